@@ -139,7 +139,7 @@ def _of_devices(module: HloModule, grid: DeviceGrid, literal: Literal) -> Litera
 
 
 def compute_constant(value: HloValue) -> Literal:
-    """Return what `value` of a builder is, by the numpy reference. Raises UsageError if it depends on a parameter.
+    """Compute `value` of a builder by the numpy reference. Raises UsageError if it depends on a parameter.
 
     XLA's `XlaBuilder::BuildConstantSubGraph` and `ComputeConstant`.
     """

@@ -63,7 +63,7 @@ def cache_directory() -> Path | None:
 
 
 def own_directory() -> Path | None:
-    """Return the directory of the cache, also if the cache is off, after making it for this user alone.
+    """Make the directory of the cache for this user alone, also if the cache is off, and return it.
 
     None if the user has no home, if it cannot be made, or if others can write to it.
     """

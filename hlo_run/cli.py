@@ -464,7 +464,7 @@ def console_of_streams() -> PlainConsole:
 
 
 def exit_code_of(work: Callable[[], int]) -> int:
-    """Return the exit code of `work`, whatever it raises: 1 means that results differ, and nothing else. Prints its error."""
+    """Return the exit code of `work`, whatever it raises, and print its error. 1 means only that results differ."""
     try:
         return work()
     except HloRunError as error:

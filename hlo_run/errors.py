@@ -123,7 +123,7 @@ class KernelMismatch(Mismatch):
 
 
 class GoldenDifference(Mismatch):
-    """A stage that differs from its golden, or has none. `what` says which in a few words: `ptx differs`, `missing`."""
+    """A stage that differs from its golden, or has none. `what` names the difference in a few words: `ptx differs`, `missing`."""
 
     kind = "golden"
 
@@ -203,7 +203,7 @@ def bug_report(error: Exception) -> InternalError:
 
 
 def known_error(error: Exception) -> HloRunError:
-    """Return any exception as an error of the HloRunError family: a bug if it is neither of it nor one of the system."""
+    """Return any exception as an error of the HloRunError family: a bug unless it is of the family or comes from the system."""
     if isinstance(error, HloRunError):
         return error
     if isinstance(error, MemoryError):

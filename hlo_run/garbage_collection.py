@@ -11,7 +11,7 @@ _COLLECT_AFTER = 250_000
 
 
 def collect_seldom() -> None:
-    """Collect after more allocations than by default: otherwise imports alone cause some hundred collections of what stays."""
+    """Let the collector run less often than by default: imports alone would cause some hundred collections of lasting objects."""
     gc.set_threshold(_COLLECT_AFTER)
 
 

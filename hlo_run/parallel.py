@@ -32,7 +32,7 @@ _sharing = 1
 
 
 def share_cores(processes: int) -> None:
-    """Leave their part of the cores to other processes that do the same work."""
+    """Leave a share of the cores to other processes that do the same work."""
     global _sharing
     _sharing = max(1, processes)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -25,7 +25,8 @@ class TargetSpec(Struct, frozen=True):
     resident threads of an SM, `fpus_per_core` the number of f32 units of an SM. `memory_bandwidth` is in bytes per second.
     `shared_memory_per_block_optin_bytes` is the most that a block may ask for, `shared_memory_per_block_bytes` what every
     block may have. `block_dim_limit` is the largest grid in blocks, and `registers_per_core_limit` counts 32-bit registers.
-    `toolkit_version` is the CUDA version (major, minor), which limits the available instructions.
+    `toolkit_version` is the CUDA version (major, minor), which limits the available instructions. `active_links` is the number
+    of NVLinks to other GPUs.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TargetSpec(Struct, frozen=True):
     block_dim_limit: tuple[int, int, int] = (2147483647, 65535, 65535)
     registers_per_core_limit: int = 65536
     toolkit_version: tuple[int, int] = (12, 8)
+    active_links: int = 0
 
     @property
     def sm(self) -> int:
@@ -85,15 +87,21 @@ def _spec(
     bandwidth: int,
     memory: int,
     shared: tuple[int, int],
+    links: int = 0,
 ) -> TargetSpec:
     sms, threads, fpus = cores
-    return TargetSpec(name, description, capability, sms, threads, fpus, clock, l2, bandwidth, memory, *shared)
+    limits = dict(zip(("shared_memory_per_block_optin_bytes", "shared_memory_per_core_bytes"), shared, strict=True))
+    return TargetSpec(
+        name, description, capability, sms, threads, fpus, clock, l2, bandwidth, memory, active_links=links, **limits
+    )
 
 
 PRESETS: dict[str, TargetSpec] = {
     spec.name: spec
     for spec in (
-        _spec("v100", "Tesla V100-SXM2-16GB", (7, 0), (80, 2048, 64), 1.53, 6291456, 898048000000, 16935682048, (98304, 98304)),
+        _spec(
+            "v100", "Tesla V100-SXM2-16GB", (7, 0), (80, 2048, 64), 1.53, 6291456, 898048000000, 16935682048, (98304, 98304), 6
+        ),
         _spec(
             "a100_pcie_80",
             "NVIDIA A100 80GB PCIe",
@@ -148,6 +156,7 @@ PRESETS: dict[str, TargetSpec] = {
             3352320000000,
             84942979072,
             (232448, 233472),
+            18,
         ),
         _spec(
             "h200",
@@ -159,8 +168,11 @@ PRESETS: dict[str, TargetSpec] = {
             4800000000000,
             151397597184,
             (232448, 233472),
+            18,
         ),
-        _spec("b200", "NVIDIA B200", (10, 0), (148, 2048, 128), 1.965, 132644864, 7672320000000, 191514411008, (232448, 233472)),
+        _spec(
+            "b200", "NVIDIA B200", (10, 0), (148, 2048, 128), 1.965, 132644864, 7672320000000, 191514411008, (232448, 233472), 18
+        ),
         _spec(
             "rtx6000pro",
             "NVIDIA RTX PRO 6000 Blackwell",
@@ -195,8 +207,9 @@ _REQUIRED_FIELDS = ("core_count", "threads_per_core_limit")
 def from_text_proto(text: str, name: str) -> TargetSpec:
     """Read an XLA `gpu_target_config` text proto (`specs/*.txtpb`).
 
-    A missing field gets the value of the default preset. The SM count, the threads per SM and the compute capability must be
-    present. `name` is the file's name. Raises UsageError for a missing or malformed field.
+    A missing field gets the value of the default preset, but a GPU without `active_links` has no NVLinks. The SM count, the
+    threads per SM and the compute capability must be present. `name` is the file's name. Raises UsageError for a missing or
+    malformed field.
     """
     clean = re.sub(r"#[^\n]*", "", text)
     fields = {key: value.strip('"') for key, value in _FIELD.findall(clean)}
@@ -225,6 +238,7 @@ def from_text_proto(text: str, name: str) -> TargetSpec:
             shared_memory_per_core_bytes=int(fields.get("shared_memory_per_core", base.shared_memory_per_core_bytes)),
             shared_memory_per_block_bytes=int(fields.get("shared_memory_per_block", base.shared_memory_per_block_bytes)),
             toolkit_version=_version(fields.get("compile_time_toolkit_version", "")) or base.toolkit_version,
+            active_links=int(fields.get("active_links", 0)),
         )
     except ValueError as error:
         raise UsageError(f"'{name}' is not a gpu_target_config: {error}") from error
@@ -234,10 +248,10 @@ def to_text_proto(spec: TargetSpec) -> str:
     """Return the XLA `gpu_target_config` of a GPU as a text proto, which `from_text_proto` can read."""
     major, minor = spec.compute_capability
     version = "{}.{}.0".format(*spec.toolkit_version)
-    capability: dict[str, Any] = {"major": major, "minor": minor} if minor else {"major": major}
+    capability: dict[str, object] = {"major": major, "minor": minor} if minor else {"major": major}
     if major >= _FIRST_ACCELERATED_MAJOR:
         capability["feature_extension"] = "ACCELERATED_FEATURES"
-    device: dict[str, Any] = {
+    device: dict[str, object] = {
         "threads_per_block_limit": spec.threads_per_block_limit,
         "threads_per_warp": spec.threads_per_warp,
         "shared_memory_per_block": spec.shared_memory_per_block_bytes,
@@ -256,6 +270,7 @@ def to_text_proto(spec: TargetSpec) -> str:
         "registers_per_block_limit": spec.registers_per_core_limit,
         **{f"{name}_version": f'"{version}"' for name in ("driver", "runtime", "compile_time_toolkit")},
         "dnn_version": '"9.10.0"',
+        **({"device_interconnect_info": {"active_links": spec.active_links}} if spec.active_links else {}),
         "device_vendor": '"NVIDIA Corporation"',
         "platform_version": f'"Compute Capability {spec.xla_name.removeprefix("sm_")}"',
         "name": f'"{spec.description}"',
@@ -265,22 +280,21 @@ def to_text_proto(spec: TargetSpec) -> str:
         "device_address_bits": 64,
     }
     toolkit = dict(zip(("major", "minor"), spec.toolkit_version, strict=True))
-    target: dict[str, Any] = {
+    target: dict[str, object] = {
         "gpu_device_info": device,
         "platform_name": '"CUDA"',
-        "dnn_version_info": {"major": 9, "minor": 10},
         "device_description_str": f'"{spec.description}"',
         "runtime_version": toolkit,
     }
     return "".join(f"{line}\n" for line in _message_lines(target, ""))
 
 
-def _message_lines(message: Mapping[str, Any], pad: str) -> Iterator[str]:
+def _message_lines(message: Mapping[str, object], pad: str) -> Iterator[str]:
     """Yield the lines of a text proto."""
     for name, value in message.items():
         if isinstance(value, dict):
             yield f"{pad}{name} {{"
-            yield from _message_lines(cast("Mapping[str, Any]", value), pad + "  ")
+            yield from _message_lines(cast("Mapping[str, object]", value), pad + "  ")
             yield f"{pad}}}"
         else:
             yield f"{pad}{name}: {value}"

@@ -9,7 +9,7 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 def post_order(start: Node, successors: Callable[[Node], Iterable[Node]]) -> list[Node]:
-    """Return what `start` reaches, each node once and after its successors, the first successor first; `start` is the last.
+    """Return the nodes that `start` reaches, once each, after their successors, the first successor first; `start` is the last.
 
     In a cycle, the node that the walk enters first comes last.
     """
@@ -29,7 +29,7 @@ def post_order(start: Node, successors: Callable[[Node], Iterable[Node]]) -> lis
 
 
 def walk(starts: Iterable[Node], successors: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
-    """Yield the starts and all that they reach, each node once, before its successors; the last start and successor first.
+    """Yield the starts and all nodes that they reach, each once, before its successors; the last start and successor first.
 
     `successors` is asked about a node after the node was yielded.
     """

@@ -9,12 +9,13 @@ docs/figures has a dot for each program too: the column `ratio` of that file.
 
 from __future__ import annotations
 
-import argparse
 import math
 import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+from current_pictures import write_or_check
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "performance.md"
@@ -99,12 +100,7 @@ def picture() -> str:
 
 def main() -> int:
     """Write or check the picture. Return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the picture is not current")
-    if not parser.parse_args().check:
-        PICTURE.write_text(picture(), encoding="utf-8")
-        return 0
-    return int(not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != picture())
+    return write_or_check(__doc__, PICTURE, picture)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ so it changes only if a room appears, moves or goes, or if one room begins or ce
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from current_pictures import write_or_check
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "hlo_run"
@@ -114,12 +115,7 @@ def picture() -> str:
 
 def main() -> int:
     """Write or check the picture. Return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the picture is not current")
-    if not parser.parse_args().check:
-        PICTURE.write_text(picture(), encoding="utf-8")
-        return 0
-    return int(not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != picture())
+    return write_or_check(__doc__, PICTURE, picture)
 
 
 if __name__ == "__main__":

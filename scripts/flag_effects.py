@@ -1,13 +1,17 @@
 """Find out which flags change what real XLA:GPU makes of a few modules, and whether hlo-run follows.
 
     python3 scripts/venv.py python scripts/flag_effects.py [MODULE.hlo...] [--flags NAME,..] [--verdicts accepted,refused]
-        [--cache DIR] [--triton] [--ours] [--rows OUT.tsv] [--record OUT.tsv]
+        [--cache DIR] [--triton] [--together N] [--ours] [--rows OUT.tsv] [--record OUT.tsv]
 
 Every flag of `hlo_run/options/debug_options.tsv` with one of the verdicts is set to other values than its default, one at a
 time; `VALUES` has values for those whose type suggests none. XLA compiles the modules of `scripts/flag_modules` (or those given)
 for an H100 without autotuning, those for several devices for as many. With `--triton` it has its defaults, else Triton is off.
 Its dumps are compared with those of its defaults: the optimised module, thunks, buffers, LLVM IR, PTX, and the names of the
 files. Only differences count that two runs with the same flags do not have.
+
+Most flags change nothing, and a compilation of all modules takes ten seconds of processor time. `--together=10` first sets ten
+flags at once. If no module changes, none of the ten counts as one that changes something; else the halves are tried, down to one
+flag. It needs `--cache`.
 
 With `--ours`, hlo-run compiles the modules that changed, with the flag and without it. A flag is followed if our optimised
 modules change where XLA's do and become as equal to XLA's as they were before. The cache keeps what XLA made, by flag and value.
@@ -42,7 +46,7 @@ _MODULES = Path(__file__).resolve().parent / "flag_modules"
 _DUMPS = ("--xla_dump_hlo_as_text",)
 _AUTOTUNING_OFF = ("--xla_gpu_autotune_level=0",)
 _FLAGS = (*EMITTERS_ONLY, *_AUTOTUNING_OFF)
-_LIMIT_SECONDS = 300
+_LIMIT_SECONDS = 1800
 # Values of flags whose type does not suggest any that matter.
 VALUES: dict[str, tuple[str, ...]] = {
     "xla_gpu_all_reduce_blueconnect_num_devices_per_host": ("2",),
@@ -192,6 +196,73 @@ def changes(before: dict[str, str], after: dict[str, str], noisy: set[str]) -> l
     return sorted(kind for kind in before.keys() | after.keys() if kind not in noisy and before.get(kind) != after.get(kind))
 
 
+class Trials:
+    """What XLA makes of the modules with flags, kept in a folder by flag and value."""
+
+    def __init__(self, modules: Sequence[Path], base: Sequence[str], cache: Path | None) -> None:
+        self._modules, self._base, self._cache = modules, base, cache
+        if cache is not None:
+            cache.mkdir(parents=True, exist_ok=True)
+        self.default, again = self.made("", ""), self.made("", "again")
+        self.noisy = {
+            module: {k for k, v in kinds.items() if again[module].get(k) != v} for module, kinds in self.default.items()
+        }
+
+    def made(self, name: str, value: str) -> dict[str, dict[str, str]]:
+        """Return by module and kind what XLA makes with a value of a flag, or without a flag."""
+        kept = self._file(name, value)
+        if kept is not None and kept.exists():
+            return json.loads(kept.read_text(encoding="utf-8"))
+        words = spellings(debug_options()[name], value) if name else ("",)
+        for word in words:
+            found = outputs_of_xla(self._modules, [*self._base, *([f"--{name}={word}"] if name else [])])
+            if not all(_USAGE in kinds.get("error", "") for kinds in found.values()):
+                break
+        else:
+            found = {module.stem: {"error": _UNKNOWN_VALUE} for module in self._modules}
+        if kept is not None:
+            kept.write_text(json.dumps(found), encoding="utf-8")
+        return found
+
+    def changes(self, made: dict[str, dict[str, str]]) -> dict[str, list[str]]:
+        """Return by module the kinds of outputs that differ from those of the defaults."""
+        return {module: changes(self.default[module], kinds, self.noisy[module]) for module, kinds in made.items()}
+
+    def try_together(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Keep what XLA makes with each of some values of different flags; those that change nothing are tried at once."""
+        left = [pair for pair in pairs if not self._is_known(*pair)]
+        if len(left) == 1:
+            self.made(*left[0])
+        if len(left) < 2:
+            return
+        together = outputs_of_xla(self._modules, [*self._base, *(f"--{name}={value}" for name, value in left)])
+        if not any(self.changes(together).values()):
+            for pair in left:
+                if (kept := self._file(*pair)) is not None:
+                    kept.write_text(json.dumps(self.default), encoding="utf-8")
+            return
+        middle = len(left) // 2
+        self.try_together(left[:middle])
+        self.try_together(left[middle:])
+
+    def _is_known(self, name: str, value: str) -> bool:
+        kept = self._file(name, value)
+        return kept is None or kept.exists()
+
+    def _file(self, name: str, value: str) -> Path | None:
+        if self._cache is None:
+            return None
+        key = repr((name, value, self._base, [module.read_text(encoding="utf-8") for module in self._modules]))
+        return self._cache / f"{name or 'default'}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def sets_of_flags(options: Sequence[DebugOption], most: int) -> list[list[tuple[str, str]]]:
+    """Return sets of at most `most` values of different flags, of those that XLA spells in one way."""
+    values = [[(option.name, value) for value in values_of(option) if len(spellings(option, value)) == 1] for option in options]
+    rounds = [[pair for pair in each if pair is not None] for each in itertools.zip_longest(*values)]
+    return [pairs[start : start + most] for pairs in rounds for start in range(0, len(pairs), most)]
+
+
 def our_hlo(module: Path, flags: Sequence[str]) -> str:
     """Return our optimised module, or the first line of the error."""
     with tempfile.TemporaryDirectory() as folder:
@@ -220,52 +291,40 @@ def main() -> int:
     parser.add_argument("--flags", default="", help="only these flags (comma-separated)")
     parser.add_argument("--verdicts", default="accepted,refused", help="only flags with these verdicts")
     parser.add_argument("--cache", type=Path, help="keep what XLA made in this folder")
+    parser.add_argument("--together", type=int, default=1, help="first set this many flags at once")
     parser.add_argument("--triton", action="store_true", help="compile with XLA's defaults, Triton included")
     parser.add_argument("--record", type=Path, help="write the modules that change, by flag and value")
     parser.add_argument("--ours", action="store_true", help="compile the modules that changed with hlo-run, too")
     parser.add_argument("--rows", type=Path, help="write a line for each flag, value and module")
     args = parser.parse_args()
+    if args.together > 1 and args.cache is None:
+        parser.error("--together needs --cache")
     modules = args.modules or sorted(_MODULES.glob("*.hlo"))
     base = _AUTOTUNING_OFF if args.triton else _FLAGS
-    if args.cache is not None:
-        args.cache.mkdir(parents=True, exist_ok=True)
-
-    def made(name: str, value: str) -> dict[str, dict[str, str]]:
-        key = hashlib.sha256(repr((name, value, base, [m.read_text(encoding="utf-8") for m in modules])).encode()).hexdigest()[
-            :16
-        ]
-        kept = args.cache / f"{name or 'default'}-{key}.json" if args.cache is not None else None
-        if kept is not None and kept.exists():
-            return json.loads(kept.read_text(encoding="utf-8"))
-        words = spellings(debug_options()[name], value) if name else ("",)
-        for word in words:
-            found = outputs_of_xla(modules, [*base, *([f"--{name}={word}"] if name else [])])
-            if not all(_USAGE in kinds.get("error", "") for kinds in found.values()):
-                break
-        else:
-            found = {module.stem: {"error": _UNKNOWN_VALUE} for module in modules}
-        if kept is not None:
-            kept.write_text(json.dumps(found), encoding="utf-8")
-        return found
-
-    default, again = made("", ""), made("", "again")
-    noisy = {module: {k for k, v in kinds.items() if again[module].get(k) != v} for module, kinds in default.items()}
+    trials = Trials(modules, base, args.cache)
+    default = trials.default
     for module, kinds in default.items():
-        changing = ", ".join(sorted(noisy[module])) or "-"
+        changing = ", ".join(sorted(trials.noisy[module])) or "-"
         print(f"default {module}: {kinds.get('error') or 'compiled'}; differs from run to run: {changing}")
     rows: list[str] = []
     recorded: list[str] = []
     chosen: list[str] = args.flags.split(",") if args.flags else []
     verdicts = args.verdicts.split(",")
     ours_by_default: dict[str, str] = {}
-    for option in debug_options().values():
-        is_chosen = option.name in chosen if chosen else option.verdict in verdicts
-        if not is_chosen or option.is_dropped or re.search("XLA:[CT]PU", option.reason):
-            continue
+    tried = [
+        option
+        for option in debug_options().values()
+        if (option.name in chosen if chosen else option.verdict in verdicts)
+        and not (option.is_dropped or re.search("XLA:[CT]PU", option.reason))
+    ]
+    for pairs in sets_of_flags(tried, args.together) if args.together > 1 else ():
+        trials.try_together(pairs)
+        print(f"together: {', '.join(name for name, _ in pairs)}", flush=True)
+    for option in tried:
         values = values_of(option)
         for value in values:
-            found = made(option.name, value)
-            changed = {name: changes(default[name], kinds, noisy[name]) for name, kinds in found.items()}
+            found = trials.made(option.name, value)
+            changed = trials.changes(found)
             for name, kinds in changed.items():
                 verdict = ""
                 if args.ours and "HLO" in kinds and "HLO" in found[name]:

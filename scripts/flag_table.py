@@ -56,7 +56,9 @@ def page() -> str:
 def _row(option: DebugOption) -> str:
     text = FIELDS[option.name].metadata["help"] if option.verdict == "acts" else option.reason
     since = " (dropped)" if option.is_dropped else ""
-    kind = "list of an enum" if option.choices and option.is_list else "enum" if option.choices else option.type
+    kind = "enum" if option.choices else option.type
+    if option.choices and option.is_list:
+        kind = "list of KIND:BYTES:TYPE" if option.has_filters else "list of an enum"
     default = f"`{option.default.replace(',', ', ')}`" if option.default else ""
     effect = "" if option.verdict == "acts" else f" {_effect(option)} |"
     return f"| `{option.name}`{since} | {kind} | {default} |{effect} {text.replace('|', '&#124;')} |"

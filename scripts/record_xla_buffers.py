@@ -2,8 +2,8 @@
 
     python scripts/record_xla_buffers.py "PYTHON COMPILE_GPU.py" FILE.hlo ...
 
-The command is called with `FILE --as-is --dump DIRECTORY` (it compiles HLO text with XLA:GPU and dumps everything). For each
-module it keeps the text that XLA executes, and the four texts about its buffers.
+The command is called with `FILE --as-is --flag=FLAG --dump DIRECTORY` (it compiles HLO text with XLA:GPU and dumps everything).
+For each module it keeps the text that XLA executes, and the four texts about its buffers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import tempfile
 from pathlib import Path
 
 _TARGET = Path(__file__).parent.parent / "tests" / "data" / "xla_buffers"
+# The text must name the elements of tuples, which are values.
+_FLAGS = ("--as-is", "--flag=--xla_dump_compact_gte=false")
 _TITLES = ("buffer-assignment", "buffer-assignment-values", "live-range", "memory-usage-report")
 
 
@@ -25,7 +27,7 @@ def main(arguments: list[str]) -> int:
     for file in files:
         name = Path(file).name.split(".")[0]
         with tempfile.TemporaryDirectory() as directory:
-            subprocess.run([*shlex.split(command), file, "--as-is", "--dump", directory], check=True)
+            subprocess.run([*shlex.split(command), file, *_FLAGS, "--dump", directory], check=True)
             (module,) = Path(directory).rglob("*gpu_after_optimizations.txt")
             (_TARGET / f"{name}.hlo").write_text(module.read_text())
             for title in _TITLES:

@@ -52,9 +52,10 @@ ENTRY main {{
   ROOT d = f32[128,128] dot(x, w), {_PRODUCT}, sharding={{devices=[2,1]<=[2]}}
 }}
 """
+MODULES = (_ONE, _SHARDY, _GSPMD)
 # Autotuning needs a GPU.
 _FLAGS = "--xla_gpu_autotune_level=0"
-_LOG = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "hlo_pass_pipeline=1"}
+LOG = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "hlo_pass_pipeline=1"}
 _BEGINS = re.compile(r"Running HLO pass pipeline on module \S+: (.*)$")
 _PASS = re.compile(r"\]   HLO pass (.*)$")
 _ENDS = re.compile(r"HLO pass: (.*?) time: ")
@@ -64,7 +65,7 @@ _NUMBERED = re.compile(r"^(apply-xla-transforms)-\d+$")
 
 
 def main() -> None:
-    print(*reduce(merge_lines, map(_recorded, (_ONE, _SHARDY, _GSPMD))), sep="\n")
+    print(*reduce(merge_lines, map(_recorded, MODULES)), sep="\n")
 
 
 def merge_lines(first: Sequence[str], later: Sequence[str]) -> list[str]:
@@ -85,12 +86,16 @@ def _recorded(module: str) -> list[str]:
         target = Path(folder, "target.txtpb")
         target.write_text(to_text_proto(preset(DEFAULT_TARGET)), encoding="utf-8")
         command = [sys.executable, "-P", gpu_plugin.__file__, str(find_plugin("record_xla_pipelines.py")), str(target)]
-        environment = os.environ | {"XLA_FLAGS": _FLAGS + where, **_LOG}
+        environment = os.environ | {"XLA_FLAGS": _FLAGS + where, **LOG}
         done = subprocess.run(command, input=module, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"XLA refuses a module: {done.stderr[-2000:]}")
-    found = passes_of_log(done.stderr.splitlines())
-    return ["\t".join((pipeline, _NUMBERED.sub(r"\1", name))) for pipeline, name in found]
+    return lines_of_log(done.stderr)
+
+
+def lines_of_log(log: str) -> list[str]:
+    """Return a line per pass in a log."""
+    return ["\t".join((pipeline, _NUMBERED.sub(r"\1", name))) for pipeline, name in passes_of_log(log.splitlines())]
 
 
 def passes_of_log(lines: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -49,6 +49,8 @@ _DUMP = re.compile(r"\.(?P<number>\d{4})\.(?P<pipeline>[^.]+)\.after_(?P<row>.+)
 # Changes that XLA makes outside of its passes.
 _UNSEEN = ("pre-scheduling-passes/schedule", "scheduled-gpu-module/renew-copies")
 _SEVERAL = re.compile(r"\b(?:num_partitions|replica_count)=")
+# Parts of the label of a row that one side alone has.
+ALONE, LACKING = "ours alone: ", " (we lack it)"
 # Rows of ours to search for one of XLA's, from the last one found.
 _REACH = 80
 
@@ -218,7 +220,7 @@ def divergence(ours: Sequence[State], theirs: Sequence[State], metadata: bool) -
             place = (same or (changed if state.row != PIPELINE_START else hits) or hits)[0] + 1
         current = ours[place - 1].text if place else ours[0].text
         own = [s.label for s in ours[before : max(place - 1, before)] if s.changed and s.label not in _UNSEEN]
-        label = f"ours alone: {own[0]}" if own else state.label + ("" if hits else " (we lack it)")
+        label = f"{ALONE}{own[0]}" if own else state.label + ("" if hits else LACKING)
         if current == state.text:
             found = _Divergence()
             continue

@@ -2,7 +2,7 @@
 
     python3 scripts/venv.py [--python=PYTHON] [--compiled] TOOL [ARGUMENT]..
 
-PYTHON is a version (`3.13`), a name on PATH or a path. Without it the newest Python that starts is used, of PATH, of pyenv and
+PYTHON is a version (`3.13`), a name on PATH or a path. Without it the newest Python that works is used, of PATH, of pyenv and
 of uv, up to 3.14: tests hold text against the newest XLA, which needs Python 3.12. Needs Python 3.11 or newer with pip, nothing
 else. The environment holds the project (editable) with its `dev` extra, and is updated when
 `pyproject.toml` changes. It is in `.venv` beside `pyproject.toml`. If `.venv` belongs to another version of Python, it is in
@@ -20,14 +20,27 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 # What is looked for without a name, the newest first: Pythons for which there are wheels of the newest XLA.
 PREFERRED = ("3.14", "3.13", "3.12")
-# Folders where version managers keep their Pythons, below the user's home: pyenv's and uv's.
-MANAGED = (".pyenv/versions/{}*/bin/python3", ".local/share/uv/python/cpython-{}*/bin/python3")
+# Folders where pyenv and uv keep their Pythons: the variable that names the folder, where it is below the user's
+# home without the variable, and the place of an interpreter in it.
+MANAGED = (
+    ("PYENV_ROOT", ".pyenv", "versions/{}*/bin/python3"),
+    ("UV_PYTHON_INSTALL_DIR", ".local/share/uv/python", "cpython-{}*/bin/python3"),
+)
+# What an interpreter says of itself: its version, and whether it can make an environment for which there are wheels. Builds
+# without the global lock have none.
+ASK = """
+import sys, sysconfig
+from importlib.util import find_spec
+makes = find_spec("venv") and (find_spec("ensurepip") or find_spec("pip")) and not sysconfig.get_config_var("Py_GIL_DISABLED")
+print(*sys.version_info[:2], int(bool(makes)))
+"""
 
 
 def main() -> int:
@@ -75,34 +88,54 @@ def number(version: tuple[int, int]) -> str:
 def find_python(wanted: str) -> tuple[str, tuple[int, int]] | None:
     """Return the path and the version of the Python that `wanted` names; None if no such Python starts.
 
-    Without a name it is the newest of `PREFERRED` that starts, or the one that runs this file if that is as new.
-    A name on PATH may be a version manager's stub that does not start, so each candidate is asked for its version.
+    Without a name it is the newest of `PREFERRED` that works, or the one that runs this file if that is as new.
     """
-    if not wanted:
-        own = sys.executable, (sys.version_info[0], sys.version_info[1])
-        newer = (find_python(name) for name in PREFERRED if tuple(map(int, name.split("."))) > own[1])
-        return next((found for found in newer if found is not None), own)
+    if wanted:
+        return next(candidates(wanted, must_work=False), None)
+    own = sys.executable, (sys.version_info[0], sys.version_info[1])
+    newer = (name for name in PREFERRED if tuple(map(int, name.split("."))) > own[1])
+    return next((found for name in newer for found in candidates(name, must_work=True)), own)
+
+
+def candidates(wanted: str, must_work: bool) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the Pythons of a name that start, with their versions: that on PATH, then the managed ones, the newest first.
+
+    A name on PATH may be a version manager's stub that does not start, so each is asked for its version. A Python works if it can
+    make an environment, too.
+    """
     names = [wanted]
     if re.fullmatch(r"3\.\d+(\.\d+)?", wanted):
-        found = [path for pattern in MANAGED for path in sorted(Path.home().glob(pattern.format(wanted)))]
-        names = [f"python{wanted}", *(str(path) for path in found)]
+        names = [f"python{wanted}", *managed(wanted)]
     for name in names:
         path = shutil.which(name)
-        version = None if path is None else version_of(path)
-        if path is not None and version is not None:
-            return path, version
-    return None
+        found = None if path is None else version_of(path)
+        if path is not None and found is not None and (found[1] or not must_work):
+            yield path, found[0]
 
 
-def version_of(python: str) -> tuple[int, int] | None:
-    """Return the version of an interpreter; None if it does not start."""
-    code = "import sys; print(*sys.version_info[:2])"
+def managed(wanted: str) -> list[str]:
+    """Return the interpreters of a version in the folders of version managers, the newest first."""
+    found: list[Path] = []
+    for variable, folder, place in MANAGED:
+        root = Path(os.environ.get(variable) or Path.home() / folder)
+        found += (path for path in root.glob(place.format(wanted)) if re.match(rf"{wanted}(?![0-9])", version_in(path)))
+    return [str(path) for path in sorted(found, key=lambda path: [int(n) for n in version_in(path).split(".")], reverse=True)]
+
+
+def version_in(path: Path) -> str:
+    """Return the version in the name of the folder of a managed interpreter."""
+    number = re.search(r"\d+(\.\d+)*", path.parent.parent.name)
+    return "0" if number is None else number[0]
+
+
+def version_of(python: str) -> tuple[tuple[int, int], bool] | None:
+    """Return the version of an interpreter, and whether it can make an environment; None if it does not start."""
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=False)
     except OSError:
         return None
     words = done.stdout.split()
-    return (int(words[0]), int(words[1])) if done.returncode == 0 and len(words) == 2 else None
+    return ((int(words[0]), int(words[1])), words[2] == "1") if done.returncode == 0 and len(words) == 3 else None
 
 
 def environment_folder(version: tuple[int, int]) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
 
 _NAME = re.compile(rb"\x0a[\x08-\x7f](?=(?:xla|tsl|stream_executor)/[\w/.\-]+?\.proto)")
 _LAST_FIELD = 14
@@ -27,7 +28,7 @@ def read_files(library: Path) -> dict[str, Any]:
         file = descriptor_pb2.FileDescriptorProto()
         try:
             file.ParseFromString(data[start : _end(data, start)])
-        except Exception:
+        except DecodeError:  # the bytes only look like the beginning of a file
             continue
         if file.message_type or file.enum_type:
             found[file.name] = file

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class FakeError(Exception):
 
 
 class DriverMemory(Protocol):
-    """What stand-ins for libraries need of a stand-in for the driver."""
+    """The part of a stand-in for the driver that stand-ins for libraries use."""
 
     captures: bool
 
@@ -66,7 +66,15 @@ class FakeStream:
         self._driver.log.append("stream")
 
 
-class _FakeDevice:
+class StandInDevice:
+    """As much of `pycuda.driver.Device` as the backend uses. Attributes without a value have `other_attributes`."""
+
+    title = "Stand-in"
+    capability = (8, 0)
+    attributes: ClassVar[Mapping[str, int]] = {"CLOCK_RATE": 1410000}
+    other_attributes = 108
+    memory_bytes = 1 << 30
+
     def __init__(self, number: int) -> None:
         assert number == 0
 
@@ -75,16 +83,16 @@ class _FakeDevice:
         return 1
 
     def name(self) -> str:
-        return "Stand-in"
+        return self.title
 
     def compute_capability(self) -> tuple[int, int]:
-        return 8, 0
+        return self.capability
 
     def get_attribute(self, attribute: str) -> int:
-        return {"CLOCK_RATE": 1410000}.get(attribute, 108)
+        return self.attributes.get(attribute, self.other_attributes)
 
     def total_memory(self) -> int:
-        return 1 << 30
+        return self.memory_bytes
 
     def retain_primary_context(self) -> Any:
         return self
@@ -96,7 +104,9 @@ class _FakeDevice:
         pass
 
 
-class _Attributes:
+class AttributeNames:
+    """`pycuda.driver.device_attribute`: each attribute is its name."""
+
     def __getattr__(self, name: str) -> str:
         return name
 
@@ -105,7 +115,7 @@ class FakeDriver:
     """As much of `pycuda.driver` as the backend uses; `kernels` maps a kernel's name to what it does to the memory."""
 
     Error = FakeError
-    Device = _FakeDevice
+    Device = StandInDevice
 
     def __init__(self, kernels: dict[str, Callable[..., None]]) -> None:
         self.memory = bytearray(1 << 16)
@@ -113,7 +123,7 @@ class FakeDriver:
         self.log: list[str] = []
         self.hangs = False
         self.kernels = kernels
-        self.device_attribute = _Attributes()
+        self.device_attribute = AttributeNames()
         self.free_bytes = 1 << 16
         self.most_blocks = 99
         self.captures = False

@@ -6,12 +6,13 @@ With it a whole run of the CUDA platform can be rehearsed; only the device itsel
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from fake_bindings import FakeGraphs, FakeLt, fake_bindings, host_memory, number_kind
+from fake_cuda import AttributeNames, StandInDevice
 from fake_cudnn import FakeCudnn
 
 from hlo_run.artifact import ArraySpec, BufferAllocation, BufferSlice, Executable, Kernel, KernelArgument, KernelThunk
@@ -63,39 +64,12 @@ class _Stream:
         pass
 
 
-class _Device:
-    def __init__(self, number: int) -> None:
-        assert number == 0
-
-    @staticmethod
-    def count() -> int:
-        return 1
-
-    def name(self) -> str:
-        return "Host as a stand-in"
-
-    def compute_capability(self) -> tuple[int, int]:
-        return 9, 0
-
-    def get_attribute(self, attribute: str) -> int:
-        return {"CLOCK_RATE": 1980000, "L2_CACHE_SIZE": 1 << 16}.get(attribute, 132)
-
-    def total_memory(self) -> int:
-        return 1 << 34
-
-    def retain_primary_context(self) -> Any:
-        return self
-
-    def push(self) -> None:
-        pass
-
-    def pop(self) -> None:
-        pass
-
-
-class _Attributes:
-    def __getattr__(self, name: str) -> str:
-        return name
+class _Device(StandInDevice):
+    title = "Host as a stand-in"
+    capability = (9, 0)
+    attributes: ClassVar[Mapping[str, int]] = {"CLOCK_RATE": 1980000, "L2_CACHE_SIZE": 1 << 16}
+    other_attributes = 132
+    memory_bytes = 1 << 34
 
 
 class HostDriver:
@@ -106,7 +80,7 @@ class HostDriver:
 
     def __init__(self) -> None:
         self.blocks: dict[int, _Block] = {}
-        self.device_attribute = _Attributes()
+        self.device_attribute = AttributeNames()
         self.captures = False
         self.recorded: list[Callable[[], None]] = []
         self._next = _FIRST_ADDRESS

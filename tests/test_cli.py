@@ -149,11 +149,11 @@ def test_a_dump_has_the_files_of_xla(small: str, tmp_path: Path) -> None:
     assert run(["--platform=Host", f"--xla_dump_to={folder}", small]) == 0
     after = "module_0000.small.sm_9.0a_gpu_after_optimizations"
     buffers = ("buffer-assignment-values", "buffer-assignment", "live-range", "memory-usage-report")
-    kernels = ("0.ir-no-opt.ll", "1.ir-with-opt.ll", "1.ptx", "2.ir-with-opt.ll", "2.ptx", "constants.ir-no-opt.ll")
-    texts = ("after_spmd_partitioner.txt", "before_optimizations.txt", "thunk_metadata.txt", "thunk_sequence.txt")
+    hlo = ("after_spmd_partitioner.txt", "before_config_assignment.txt", "before_optimizations.txt")
+    thunks = ("thunk_metadata.txt", "thunk_sequence.txt")
     settings = ("autotune_results.pbtxt", "config.pbtxt", "debug_options", "gpu_target_config.pbtxt")
     assert {path.name for path in folder.iterdir()} == {
-        *(f"module_0000.small.{name}" for name in (*kernels, *texts, *settings)),
+        *(f"module_0000.small.{name}" for name in (*hlo, *thunks, *settings)),
         *(f"{after}-{kind}.txt" for kind in buffers),
         f"{after}.txt",
     }

@@ -44,7 +44,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "ml_dtypes": ("hlo", "reference", "backends", "codegen", "interpret", "sharding"),
     "numpy": (
         *("hlo", "hlo_passes", "reference", "backends", "codegen", "runtime", "pipeline", "ops", "analysis", "dialects"),
-        *("elementary", "formats", "builder", "fuzz", "interpret", "region_checks", "sharding"),
+        *("arrays", "elementary", "formats", "builder", "fuzz", "interpret", "region_checks", "sharding"),
     ),
 }
 _WITHOUT_STRUCTS = ("cli", "containment", "errors", "garbage_collection", "loading", "options", "version")

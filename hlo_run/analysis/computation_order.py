@@ -19,7 +19,7 @@ def computation_post_order(module: HloModule) -> list[HloComputation]:
 
 
 def in_definition_order(module: HloModule, *opcodes: Opcode) -> list[HloInstruction]:
-    """Return the instructions of `HloModule.instructions_of`, computations in order of definition: some passes of XLA walk so."""
+    """Return the instructions of `HloModule.instructions_of`, computations in the order of definition, as some passes of XLA."""
     found = module.instructions_of(*opcodes)
     places = {computation: place for place, computation in enumerate(module.computations)} if found else {}
     return sorted(found, key=lambda i: places[i.parent] if i.parent is not None else 0)

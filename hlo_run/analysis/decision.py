@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Decision(Struct, frozen=True):
-    """A verdict. An allowed one may have a `reason`, a refused one has one. Truthiness is `allowed`."""
+    """A verdict, whose truth is `allowed`. A refusal has a `reason`; an allowed verdict may have one."""
 
     allowed: bool
     reason: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hlo_run.analysis.computation_order import computation_post_order
-from hlo_run.hlo.graph import HloComputation, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 
 
@@ -25,3 +25,9 @@ def fusible_computations(module: HloModule) -> list[HloComputation]:
     executed = set(executed_computations(module))
     order = (c for c in computation_post_order(module) if c in executed)
     return [c for c in order if all(caller.opcode in ("while", "conditional") for caller in c.callers)]
+
+
+def constants_in_memory(module: HloModule) -> list[HloInstruction]:
+    """Return the constants of the computations that run separately, in the order of the schedule. Kernels have the others."""
+    schedule, executed = module.schedule or {}, set(executed_computations(module))
+    return [i for c in module.computations if c in executed for i in schedule.get(c, ()) if i.opcode == "constant"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from typing import cast
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.backend_config import config_of
 
-# XLA reads keys without quotes too.
-_OWNER = re.compile(r'"?\bfusion_backend_config"?\s*:\s*{\s*"?kind"?\s*:\s*"([^"]*)"')
+TRITON_COLLECTIVE = "__triton_collective"
 _SLICE_FUSION = re.compile(r'"?\bcustom_fusion_config"?\s*:\s*{\s*"?name"?\s*:\s*"dynamic_slice_fusion"')
 
 
@@ -15,8 +17,13 @@ def fusion_owner(fusion: HloInstruction) -> str:
     """Return the kind in the backend config of a kCustom fusion; empty for other fusions and without a kind."""
     if fusion.attrs.get("kind") != "kCustom":
         return ""
-    found = _OWNER.search(fusion.backend_config)
-    return found[1] if found else ""
+    return _owner(fusion.backend_config)
+
+
+@functools.cache
+def _owner(config: str) -> str:
+    record: object = config_of(config).get("fusion_backend_config")
+    return str(cast("dict[str, object]", record).get("kind", "")) if isinstance(record, dict) else ""
 
 
 def is_slice_copy(fusion: HloInstruction) -> bool:
@@ -27,3 +34,8 @@ def is_slice_copy(fusion: HloInstruction) -> bool:
 def is_triton_fusion(fusion: HloInstruction) -> bool:
     """True for a fusion that XLA compiles with Triton by tiles. Fusions with a matrix product have another kind."""
     return fusion_owner(fusion) == "__triton"
+
+
+def is_collective_fusion(fusion: HloInstruction) -> bool:
+    """True for a fusion of one collective, for which XLA has a Triton kernel."""
+    return fusion_owner(fusion) == TRITON_COLLECTIVE

@@ -1,4 +1,4 @@
-"""Finds the parts of results that may have an influence on the module's result or on what it does outside.
+"""Finds the parts of results that may influence the module's result or its side effects.
 
     tuple(a, b) of which a user reads element 0   =>   a is live, b is not
 

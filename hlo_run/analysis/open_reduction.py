@@ -1,4 +1,4 @@
-"""Says which reductions HLO leaves open: there, two correct implementations may return different values.
+"""Tells which reductions HLO leaves open, so that two correct implementations may return different values.
 
 A reduction may apply its init value any number of times, in any order, so its computation must be associative and commutative,
 and the init value its identity. The same holds for scatters and sums over devices, which have no init value.

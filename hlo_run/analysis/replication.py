@@ -31,7 +31,7 @@ class Sameness(Struct, frozen=True):
     roots: tuple[tuple[int, ...], ...] = ()
 
     def and_(self, other: Sameness) -> Sameness:
-        """Return where both are the same."""
+        """Return the devices on which both values are the same."""
         if self.kind == "all" or other.kind == "none":
             return other
         if other.kind == "all" or self.kind == "none":
@@ -66,8 +66,8 @@ class Replication:
         loops: Container[HloInstruction] = (),
     ) -> None:
         self._across_partitions, self._in_groups, self._loops = across_partitions, in_groups, loops
-        self._replicas = int(module.attrs.get("replica_count", 1))
-        self._partitions = int(module.attrs.get("num_partitions", 1))
+        self._replicas = module.replica_count
+        self._partitions = module.num_partitions
         self._found: dict[HloInstruction, dict[ShapeIndex, Sameness]] = {}
         for parameter in module.entry.parameters:
             self._found[parameter] = self._of_parameter(parameter)
@@ -79,7 +79,7 @@ class Replication:
 
     def _of_parameter(self, parameter: HloInstruction) -> dict[ShapeIndex, Sameness]:
         leaves = [index for index, _ in parameter.shape.leaves()]
-        flags = parameter.attrs.get("parameter_replication")
+        flags = parameter.parameter_replication
         sharding = parameter.sharding if self._across_partitions else None
         elements = sharding.elements if isinstance(sharding, TupleSharding) else [sharding] * len(leaves)
         found: dict[ShapeIndex, Sameness] = {}

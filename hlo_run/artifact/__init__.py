@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hlo_run.artifact.access import Accesses, accesses, tree_leaves, tree_slices, used_allocations
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferAllocation, BufferSlice, ConstantData, NamedValue
-from hlo_run.artifact.collective_thunks import CollectiveKind, CollectiveThunk, GroupMode
+from hlo_run.artifact.collective_thunks import ALL_REDUCES, CollectiveKind, CollectiveThunk, GroupMode
 from hlo_run.artifact.executable import Executable, Kernel, MachineCode, ObjectCode
 from hlo_run.artifact.library_thunks import (
     CholeskyThunk,
@@ -39,6 +39,7 @@ from hlo_run.artifact.thunks import (
     KernelThunk,
     LoopOffset,
     MemsetThunk,
+    MovingArray,
     Nesting,
     OutfeedThunk,
     RecvThunk,
@@ -47,6 +48,7 @@ from hlo_run.artifact.thunks import (
     SendThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -55,6 +57,7 @@ from hlo_run.artifact.thunks import (
 )
 
 __all__ = [
+    "ALL_REDUCES",
     "Accesses",
     "ArraySpec",
     "ArrayTree",
@@ -90,6 +93,7 @@ __all__ = [
     "LoopOffset",
     "MachineCode",
     "MemsetThunk",
+    "MovingArray",
     "NamedValue",
     "Nesting",
     "ObjectCode",
@@ -103,6 +107,7 @@ __all__ = [
     "SendThunk",
     "SequentialThunk",
     "SliceCopyThunk",
+    "SlicedProductThunk",
     "SortKey",
     "SortOrder",
     "SortThunk",

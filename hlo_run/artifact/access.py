@@ -38,6 +38,7 @@ from hlo_run.artifact.thunks import (
     SendThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -55,6 +56,8 @@ class Accesses(Struct, frozen=True):
 def accesses(thunk: Thunk) -> Accesses:
     """Return the slices that a thunk and the thunks inside it read and write."""
     own = _own(thunk)
+    if isinstance(thunk, SlicedProductThunk):
+        return own
     inner = [accesses(other) for sequence in nested_sequences(thunk) for other in sequence]
     if not inner:
         return own
@@ -82,11 +85,25 @@ def _own(thunk: Thunk) -> Accesses:
             return Accesses((thunk.predicate,), ())
         case ConditionalThunk():
             return Accesses((thunk.selector,), ())
+        case SlicedProductThunk():
+            return _accesses_of_product(thunk)
         case SequentialThunk() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
             return Accesses()
         case _:
             sources, results = _arrays(thunk)
             return Accesses(_slices(sources), _slices(results))
+
+
+def _accesses_of_product(thunk: SlicedProductThunk) -> Accesses:
+    """Return the whole arrays in which parts are read or written. The room is read, as workspaces count as unwritten."""
+    inner = _own(thunk.product)
+    reads, writes = list(inner.reads), list(inner.writes)
+    if thunk.room is not None:
+        reads.append(thunk.room)
+        writes.remove(thunk.room)
+    for part in thunk.moving:
+        (writes if part.field == "result" else reads).append(part.whole)
+    return Accesses(tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes)))
 
 
 _WithArrays: TypeAlias = (

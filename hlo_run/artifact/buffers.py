@@ -62,7 +62,7 @@ class ArraySpec(Struct, frozen=True):
 
 
 class NamedValue(Struct, frozen=True):
-    """The arrays of the instruction `name`: of one whose result a thunk computes, or of an operand of one."""
+    """The arrays of the instruction `name`: the result or an operand of an instruction that a thunk computes."""
 
     name: str
     arrays: ArrayTree

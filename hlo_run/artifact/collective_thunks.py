@@ -8,8 +8,17 @@ from hlo_run.artifact.buffers import ArraySpec
 from hlo_run.artifact.library_thunks import FunctionCall
 
 CollectiveKind = Literal[
-    "kAllReduce", "kReduceScatter", "kAllGather", "kAllToAll", "kCollectiveBroadcast", "kCollectivePermute", "kRaggedAllToAll"
+    "kAllReduce",
+    "kCollectiveKernel",
+    "kReduceScatter",
+    "kAllGather",
+    "kAllToAll",
+    "kCollectiveBroadcast",
+    "kCollectivePermute",
+    "kRaggedAllToAll",
 ]
+ALL_REDUCES: frozenset[CollectiveKind] = frozenset(("kAllReduce", "kCollectiveKernel"))
+"""XLA does the second kind in a Triton kernel."""
 # XLA's CollectiveOpGroupMode: the meaning of the numbers in groups.
 GroupMode = Literal["kCrossReplica", "kCrossPartition", "kCrossReplicaAndPartition", "kFlattenedID"]
 

@@ -13,7 +13,9 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
+
+from msgspec import Struct
 
 from hlo_run.artifact import schema
 from hlo_run.artifact.executable import Executable
@@ -55,7 +57,7 @@ def _other_version(file: str) -> UsageError:
     return UsageError(f"'{file}' was written by another version of hlo-run", hint="compile the module again")
 
 
-def _encode(value: Any, blobs: list[bytes], depth: int = 0) -> Any:
+def _encode(value: object, blobs: list[bytes], depth: int = 0) -> object:
     """Return JSON for a value: records as [name, field, ..], tuples as [0, ..], byte strings as [1, size]."""
     if value is None or isinstance(value, str | int | float):
         return value
@@ -65,20 +67,22 @@ def _encode(value: Any, blobs: list[bytes], depth: int = 0) -> Any:
     if depth >= schema.MOST_NESTED:
         raise Unsupported("the executable's control flow is nested too deeply to be saved")
     if isinstance(value, tuple):
-        return [schema.TUPLE, *[_encode(part, blobs, depth + 1) for part in cast("tuple[Any, ...]", value)]]
+        return [schema.TUPLE, *[_encode(part, blobs, depth + 1) for part in cast("tuple[object, ...]", value)]]
+    assert isinstance(value, Struct), "other values are in records"
     name = type(value).__name__
     assert name in schema.RECORDS, f"{name} is a record of an executable"
     return [name, *[_encode(getattr(value, field), blobs, depth + 1) for field in value.__struct_fields__]]
 
 
 def _decoded(text: bytes, data: bytes, file: str) -> Executable:
-    content = json.loads(text)
-    if not isinstance(content, dict) or set(cast("dict[Any, Any]", content)) != {"fields", "executable"}:
+    found: object = json.loads(text)
+    content = cast("dict[object, object]", found) if isinstance(found, dict) else {}
+    if set(content) != {"fields", "executable"}:
         raise ValueError("its content is not an executable")
     if content["fields"] != schema.digest():
         raise _other_version(file)
     blobs = schema.Blobs(data)
-    program: Executable = schema.decode(Executable, content["executable"], blobs)
+    program = schema.decode(Executable, content["executable"], blobs)
     if not blobs.is_used_up:
         raise ValueError("it has bytes that no record names")
     check_structure(program)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import types
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ MOST_NESTED = 300
 """The depth of lists in lists. A thunk inside a thunk takes two."""
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _MODULES = (buffers, division, library_thunks, collective_thunks, sort_orders, thunks, executable)
-_NAMES: dict[str, Any] = {name: value for module in _MODULES for name, value in vars(module).items()}
+_NAMES: dict[str, object] = {name: value for module in _MODULES for name, value in vars(module).items()}
 RECORDS: dict[str, type[Any]] = {
     name: value for name, value in _NAMES.items() if isinstance(value, type) and issubclass(value, Struct)
 }
@@ -50,8 +50,9 @@ class Blobs:
         return self._place == len(self._data)
 
 
-_Reader: TypeAlias = Callable[[Any, Blobs], Any]
-_readers: dict[Any, _Reader] = {}
+_Reader: TypeAlias = Callable[[object, Blobs], object]
+_Record = TypeVar("_Record", bound=Struct)
+_readers: dict[object, _Reader] = {}
 
 
 def digest() -> str:
@@ -60,12 +61,14 @@ def digest() -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def decode(kind: type[Any], value: Any, blobs: Blobs) -> Any:
+def decode(kind: type[_Record], value: object, blobs: Blobs) -> _Record:
     """Return the record of type `kind` that JSON describes. Raises ValueError where a value is not of its field's type."""
-    return _reader(kind)(value, blobs)
+    record = _reader(kind)(value, blobs)
+    assert isinstance(record, kind), "the reader of a type returns values of it"
+    return record
 
 
-def _reader(hint: Any) -> _Reader:
+def _reader(hint: object) -> _Reader:
     """Return the function that decodes values of an annotated type."""
     known = _readers.get(hint)
     if known is not None:
@@ -76,7 +79,7 @@ def _reader(hint: Any) -> _Reader:
     return made
 
 
-def _make(hint: Any) -> _Reader:
+def _make(hint: object) -> _Reader:
     if isinstance(hint, str):
         return _reader(eval(hint, _NAMES))  # an annotation of this package, not of a file
     if isinstance(hint, type) and issubclass(hint, Struct):
@@ -96,7 +99,7 @@ def _record(kind: type[Any]) -> _Reader:
     readers: list[_Reader] = []  # filled at the first use, as records contain one another
     length = len(hints) + 1
 
-    def read(value: Any, blobs: Blobs) -> Any:
+    def read(value: object, blobs: Blobs) -> object:
         items = _items(value)
         if not items or items[0] != kind.__name__:
             raise _wrong(value, f"a {kind.__name__}")
@@ -105,7 +108,7 @@ def _record(kind: type[Any]) -> _Reader:
         if not readers:
             readers.extend(_reader(hint) for hint in hints.values())
         _enter(blobs)
-        decoded: list[Any] = []
+        decoded: list[object] = []
         for name, reader, part in zip(hints, readers, items[1:], strict=True):
             try:
                 decoded.append(reader(part, blobs))
@@ -117,11 +120,11 @@ def _record(kind: type[Any]) -> _Reader:
     return read
 
 
-def _tuple(arguments: tuple[Any, ...]) -> _Reader:
+def _tuple(arguments: tuple[object, ...]) -> _Reader:
     is_open = len(arguments) == 2 and arguments[1] is ...
     readers = [_reader(argument) for argument in (arguments[:1] if is_open else arguments)]
 
-    def read(value: Any, blobs: Blobs) -> Any:
+    def read(value: object, blobs: Blobs) -> object:
         items = _items(value)
         if not items or type(items[0]) is not int or items[0] != TUPLE:
             raise _wrong(value, "a list")
@@ -136,13 +139,13 @@ def _tuple(arguments: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _union(arguments: tuple[Any, ...]) -> _Reader:
+def _union(arguments: tuple[object, ...]) -> _Reader:
     may_be_none = type(None) in arguments
-    records: dict[str, _Reader] = {kind.__name__: _reader(kind) for kind in arguments if kind in _TYPES}
-    others = [_reader(kind) for kind in arguments if kind is not type(None) and kind not in _TYPES]
+    records = {kind.__name__: _reader(kind) for kind in arguments if isinstance(kind, type) and kind in _TYPES}
+    others = [_reader(kind) for kind in arguments if kind is not type(None) and not (isinstance(kind, type) and kind in _TYPES)]
     assert len(others) <= 1, "the types of a union can be told apart"
 
-    def read(value: Any, blobs: Blobs) -> Any:
+    def read(value: object, blobs: Blobs) -> object:
         if value is None and may_be_none:
             return None
         items = _items(value)
@@ -156,8 +159,8 @@ def _union(arguments: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _choice(choices: tuple[Any, ...]) -> _Reader:
-    def read(value: Any, _: Blobs) -> Any:
+def _choice(choices: tuple[object, ...]) -> _Reader:
+    def read(value: object, _: Blobs) -> object:
         if type(value) is not str or value not in choices:
             raise _wrong(value, " or ".join(map(str, choices)))
         return value
@@ -165,8 +168,8 @@ def _choice(choices: tuple[Any, ...]) -> _Reader:
     return read
 
 
-def _items(value: Any) -> list[Any] | None:
-    return cast("list[Any]", value) if isinstance(value, list) else None
+def _items(value: object) -> list[object] | None:
+    return cast("list[object]", value) if isinstance(value, list) else None
 
 
 def _enter(blobs: Blobs) -> None:
@@ -175,25 +178,25 @@ def _enter(blobs: Blobs) -> None:
         raise ValueError("its records are nested too deeply")
 
 
-def _read_bool(value: Any, _: Blobs) -> Any:
+def _read_bool(value: object, _: Blobs) -> object:
     if type(value) is not bool:
         raise _wrong(value, "true or false")
     return value
 
 
-def _read_int(value: Any, _: Blobs) -> Any:
+def _read_int(value: object, _: Blobs) -> object:
     if type(value) is not int or not _LEAST <= value <= _MOST:
         raise _wrong(value, "an integer of 64 bits")
     return value
 
 
-def _read_float(value: Any, _: Blobs) -> Any:
+def _read_float(value: object, _: Blobs) -> object:
     if type(value) is not float and (type(value) is not int or not _LEAST <= value <= _MOST):
         raise _wrong(value, "a number")
     return value
 
 
-def _read_str(value: Any, _: Blobs) -> Any:
+def _read_str(value: object, _: Blobs) -> object:
     if type(value) is not str:
         raise _wrong(value, "a text")
     if not value.isascii():
@@ -201,21 +204,21 @@ def _read_str(value: Any, _: Blobs) -> Any:
     return value
 
 
-def _read_bytes(value: Any, blobs: Blobs) -> Any:
+def _read_bytes(value: object, blobs: Blobs) -> object:
     items = _items(value)
     if not items or len(items) != 2 or items[0] != BYTES or type(items[1]) is not int or not 0 <= items[1] <= _MOST:
         raise _wrong(value, "a byte string")
     return blobs.take(items[1])
 
 
-_SCALARS: dict[Any, _Reader] = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str, bytes: _read_bytes}
+_SCALARS: dict[object, _Reader] = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str, bytes: _read_bytes}
 
 
 class _WrongValue(ValueError):
     """A value that is not of its field's type. The message follows the name of the field."""
 
 
-def _wrong(value: Any, wanted: str) -> _WrongValue:
+def _wrong(value: object, wanted: str) -> _WrongValue:
     items = _items(value)
     if items is not None:
         shown = f"a record '{items[0][:40]}'" if items and isinstance(items[0], str) else "a list"
@@ -224,7 +227,7 @@ def _wrong(value: Any, wanted: str) -> _WrongValue:
     return _WrongValue(f"{shown}, not {wanted}")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
         return "a huge integer"
     text = repr(value) if isinstance(value, str) else str(value)

@@ -20,6 +20,7 @@ from hlo_run.artifact.thunks import (
     RngStateThunk,
     SendThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     Thunk,
     WhileThunk,
     every_thunk,
@@ -112,6 +113,8 @@ def _check_thunk(thunk: Thunk, kernels: dict[str, Kernel]) -> None:
             loops = (thunk.source_offset.loop, thunk.destination_offset.loop)
             if not 0 <= thunk.size_bytes <= min(thunk.source.size_bytes, thunk.destination.size_bytes) or min(loops) < 0:
                 problem = "a size that exceeds an array's or the number of a loop that is none"
+        case SlicedProductThunk():
+            problem = _moving_problem(thunk)
         case MemsetThunk():
             if thunk.destination.size_bytes % 4 or not 0 <= thunk.value < 1 << 32:
                 problem = "a size or a value that is not of 32-bit words"
@@ -135,6 +138,15 @@ def _check_thunk(thunk: Thunk, kernels: dict[str, Kernel]) -> None:
             pass
     if problem:
         raise ValueError(f"thunk {thunk.name} has {problem}")
+
+
+def _moving_problem(thunk: SlicedProductThunk) -> str:
+    arrays = {"lhs": thunk.product.lhs, "rhs": thunk.product.rhs, "addend": thunk.product.addend, "result": thunk.product.result}
+    for part in thunk.moving:
+        array = arrays[part.field]
+        if array is None or array.slice.size_bytes > part.whole.size_bytes or part.offset.loop < 0:
+            return "a moving array that is none, or that is larger than the array around it"
+    return ""
 
 
 def _sort_problem(order: SortOrder) -> str:

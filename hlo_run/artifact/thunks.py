@@ -10,7 +10,7 @@ from msgspec import Struct
 from hlo_run.artifact.buffers import ArraySpec, ArrayTree, BufferSlice
 from hlo_run.artifact.collective_thunks import CollectiveThunk
 from hlo_run.artifact.division import FedArray
-from hlo_run.artifact.library_thunks import FunctionCall, LibraryThunk
+from hlo_run.artifact.library_thunks import FunctionCall, GemmThunk, LibraryThunk
 from hlo_run.artifact.sort_orders import SortOrder
 
 
@@ -77,6 +77,30 @@ class SliceCopyThunk(Struct, frozen=True):
     kind: Literal["kCopy"] = "kCopy"
 
 
+class MovingArray(Struct, frozen=True):
+    """An array of a product, by its field of `GemmThunk`, that is a part of `whole`, from an offset on."""
+
+    field: Literal["lhs", "rhs", "addend", "result"]
+    whole: BufferSlice
+    offset: LoopOffset
+
+
+class SlicedProductThunk(Nesting, frozen=True):
+    """Run a product, some of whose arrays are parts of larger arrays; their places may depend on the iteration of a loop.
+
+    `product` has the arrays where they are in the first iteration. One that would write what it reads has its result in `room`;
+    it is copied from there to the place in `moving`. `parameter_count` and `result_count` are those of the call.
+    """
+
+    name: str
+    product: GemmThunk
+    moving: tuple[MovingArray, ...]
+    parameter_count: int
+    result_count: int
+    room: BufferSlice | None = None
+    kind: Literal["kDynamicSliceFusion"] = "kDynamicSliceFusion"
+
+
 class MemsetThunk(Struct, frozen=True):
     """Fill `destination` with a 32-bit value; its size is a multiple of 4 bytes. `kind` says where the value is from."""
 
@@ -125,7 +149,7 @@ class CustomCallThunk(FunctionCall, frozen=True):
 
 
 class InfeedThunk(HostTransfer, frozen=True):
-    """Take the next entry of the queue that the host fills. With `fed`, it is whole arrays, and the device keeps its tiles."""
+    """Take the next entry of the queue that the host fills. With `fed`, it has whole arrays, and the device keeps its tiles."""
 
     name: str
     result: ArrayTree
@@ -219,7 +243,7 @@ class AsyncStartThunk(Nesting, frozen=True):
 
 
 class AsyncDoneThunk(Struct, frozen=True):
-    """Let what follows wait for the thunks of the `AsyncStartThunk` with the same `key`."""
+    """Let later work wait for the thunks of the `AsyncStartThunk` with the same `key`."""
 
     name: str
     key: str
@@ -242,6 +266,7 @@ Thunk: TypeAlias = (
     | SendThunk
     | RecvThunk
     | SequentialThunk
+    | SlicedProductThunk
     | WhileThunk
     | ConditionalThunk
     | CommandBufferThunk
@@ -267,6 +292,8 @@ def nested_sequences(thunk: Thunk) -> tuple[tuple[Thunk, ...], ...]:
             return thunk.branches
         case SequentialThunk() | CommandBufferThunk() | AsyncStartThunk():
             return (thunk.thunks,)
+        case SlicedProductThunk():
+            return ((thunk.product,),)
         case KernelThunk() | CopyThunk() | SliceCopyThunk() | MemsetThunk() | FunctionCall() | AsyncDoneThunk():
             return ()
         case _:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hlo_run.hlo.feeds import NO_FEEDS, Feeds
 from hlo_run.target import TargetSpec
@@ -78,7 +78,7 @@ class Backend(Protocol):
         """Return remarks on the last run besides its result; usually empty."""
         ...
 
-    def launch_records(self) -> list[dict[str, Any]]:
+    def launch_records(self) -> list[dict[str, object]]:
         """Return one record of plain values per launch, with the facts that `report` gives as text (docs/report.md)."""
         ...
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES, DType
 
-Literal: TypeAlias = "NDArray[Any] | tuple[Literal, ...]"
+Literal: TypeAlias = "Array | tuple[Literal, ...]"
 Bytes: TypeAlias = NDArray[np.uint8]
 
 
@@ -22,7 +23,7 @@ def size_bytes(dtype: str, dims: tuple[int, ...]) -> int:
     return (math.prod(dims) * DTYPES[dtype].bits + 7) // 8
 
 
-def to_bytes(array: NDArray[Any], dtype: str, minor_to_major: tuple[int, ...]) -> Bytes:
+def to_bytes(array: Array, dtype: str, minor_to_major: tuple[int, ...]) -> Bytes:
     """Return the buffer bytes of `array`. `array` is in logical order and has the numpy type of `dtype`.
 
     The result may share memory with `array`.
@@ -35,7 +36,7 @@ def to_bytes(array: NDArray[Any], dtype: str, minor_to_major: tuple[int, ...]) -
     return items if record.bits >= 8 else _pack(items, record.bits)
 
 
-def from_bytes(data: Bytes, dtype: str, dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
+def from_bytes(data: Bytes, dtype: str, dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Array:
     """Return the array in logical order that `data` holds; the result may share memory with `data`."""
     record, layout = DTYPES[dtype], _layout(dims, minor_to_major)
     count = layout.count
@@ -66,7 +67,7 @@ def _layout(dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> _Layout:
     return _Layout(math.prod(dims), physical, None if is_straight else order, None if is_straight else inverse)
 
 
-def dynamic_to_bytes(array: NDArray[Any], dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Bytes:
+def dynamic_to_bytes(array: Array, dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Bytes:
     """Return the buffer bytes of a dynamic array with the upper bounds `bounds`.
 
     The elements come first. The sizes, one s32 per dimension, follow the room for `bounds`.
@@ -78,7 +79,7 @@ def dynamic_to_bytes(array: NDArray[Any], dtype: str, bounds: tuple[int, ...], m
     return buffer
 
 
-def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> NDArray[Any]:
+def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Array:
     """Return the array that `dynamic_to_bytes` encoded. Raises DeviceError for sizes that are not within the bounds."""
     room = size_bytes(dtype, bounds)
     sizes = tuple(map(int, data[room : room + 4 * len(bounds)].copy().view(np.int32)))
@@ -87,12 +88,12 @@ def dynamic_from_bytes(data: Bytes, dtype: str, bounds: tuple[int, ...], minor_t
     return from_bytes(data, dtype, sizes, minor_to_major)
 
 
-def _typed(data: Bytes, record: DType) -> NDArray[Any]:
+def _typed(data: Bytes, record: DType) -> Array:
     # A byte of a pred that is neither 0 nor 1 stays as it is: a comparison must see that no kernel wrote it.
     return data.view(record.numpy)
 
 
-def _sub_byte_items(items: Bytes, record: DType) -> NDArray[Any]:
+def _sub_byte_items(items: Bytes, record: DType) -> Array:
     """Give unpacked items their numpy type. A signed integer is sign-extended to a byte."""
     if record.is_signed:
         sign = np.uint8(1 << (record.bits - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -24,7 +24,7 @@ class Event(Struct, frozen=True):
 
 
 class ThunkObserver(Protocol):
-    """Is told of every thunk that ran."""
+    """Observes every thunk that ran."""
 
     def begin_run(self) -> None:
         """Begin the next run."""
@@ -67,7 +67,7 @@ def together(*observers: ThunkObserver | None) -> ThunkObserver | None:
 
 
 class Profile(Struct):
-    """Collects the events of all runs. The event of a thunk with nested thunks covers theirs."""
+    """Collects the events of all runs. The event of a thunk covers the events of its nested thunks."""
 
     events: list[Event] = field(default_factory=list[Event])
     runs: int = 0
@@ -115,7 +115,7 @@ class Profile(Struct):
 
     def chrome_trace(self) -> str:
         """Return the events in Chrome's trace format (chrome://tracing, Perfetto)."""
-        events: list[dict[str, Any]] = [
+        events: list[dict[str, object]] = [
             {
                 "name": event.thunk.name,
                 "cat": event.thunk.kind,

@@ -1,4 +1,4 @@
-"""The interface of what watches a run thunk by thunk, with its memory before and after each."""
+"""The interface of observers that watch a run thunk by thunk, with its memory before and after each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Read: TypeAlias = "Callable[[BufferSlice], Bytes]"
 
 
 class RunWatch(Protocol):
-    """Is called around every thunk of a run on one device, also around those that contain others.
+    """Watches every thunk of a run on one device, also thunks that contain others.
 
     It chooses the iterations of each loop in which it is called. The others run as if nothing watched them.
     """

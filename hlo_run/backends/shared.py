@@ -122,10 +122,10 @@ class SharedBackend:
         return results
 
     def report(self) -> str:
-        """Return what the backend remarks on the devices of this process."""
+        """Return the backend's remarks on the devices of this process."""
         return self._backend.report()
 
-    def launch_records(self) -> list[dict[str, Any]]:
+    def launch_records(self) -> list[dict[str, object]]:
         """Return the records of the launches of this process."""
         return self._backend.launch_records()
 

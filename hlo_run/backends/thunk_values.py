@@ -6,9 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hlo_run.artifact import BufferSlice, ConditionalThunk, LoopOffset, RngSeedThunk, RngStateThunk, SliceCopyThunk
+from hlo_run.artifact import (
+    ArraySpec,
+    BufferSlice,
+    ConditionalThunk,
+    GemmThunk,
+    LoopOffset,
+    MovingArray,
+    RngSeedThunk,
+    RngStateThunk,
+    SliceCopyThunk,
+    SlicedProductThunk,
+)
 from hlo_run.backends.literals import Bytes
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.records import replace
 
 # XLA's first state of `rng-get-and-update-state` (RngGetAndUpdateStateThunk).
 _INITIAL_STATE = 0x7012395
@@ -45,6 +57,30 @@ def copied_places(thunk: SliceCopyThunk, iterations: Sequence[int]) -> tuple[Buf
     pairs = ((thunk.source, thunk.source_offset), (thunk.destination, thunk.destination_offset))
     source, destination = (_part(whole, offset, thunk.size_bytes, iterations) for whole, offset in pairs)
     return source, destination
+
+
+def product_at(thunk: SlicedProductThunk, iterations: Sequence[int]) -> GemmThunk:
+    """Return the product with its arrays where they are in an iteration; `iterations` has the loops around, from 0."""
+    product = thunk.product
+    arrays = {"lhs": product.lhs, "rhs": product.rhs, "addend": product.addend, "result": product.result}
+    moved: dict[str, ArraySpec] = {}
+    for part in thunk.moving if thunk.room is None else _read(thunk):
+        array = arrays[part.field]
+        assert array is not None, "the structure of the executable is checked"
+        moved[part.field] = replace(array, slice=_part(part.whole, part.offset, array.slice.size_bytes, iterations))
+    return replace(product, **moved)
+
+
+def copied_result(thunk: SlicedProductThunk, iterations: Sequence[int]) -> tuple[BufferSlice, BufferSlice] | None:
+    """Return the room of a product and where its result goes from there in an iteration; None for one without a room."""
+    if thunk.room is None:
+        return None
+    (part,) = (part for part in thunk.moving if part.field == "result")
+    return thunk.room, _part(part.whole, part.offset, thunk.room.size_bytes, iterations)
+
+
+def _read(thunk: SlicedProductThunk) -> list[MovingArray]:
+    return [part for part in thunk.moving if part.field != "result"]
 
 
 def _part(whole: BufferSlice, offset: LoopOffset, size_bytes: int, iterations: Sequence[int]) -> BufferSlice:

@@ -1,4 +1,4 @@
-"""Make whole arrays for all devices of what single partitions hold.
+"""Make whole arrays for all devices from the arrays of single partitions.
 
 Arguments come as a set per device, in the order of the devices. Each parameter has a division per leaf; a leaf without one stays
 what its device has.

@@ -173,7 +173,7 @@ class CollectiveMethods(BuilderCore):
     def collective_permute_start(
         self, operands: _Values, source_target_pairs: Sequence[Ints], channel_id: int | None = None
     ) -> HloValue:
-        """Start an all-gather with the arguments of `all_gather`, and return the tuple (operands, results).
+        """Start a permute with the arguments of `collective_permute`, and return the tuple (operands, results).
 
         Raises UsageError as `all_gather` does.
         """

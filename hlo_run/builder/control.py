@@ -33,7 +33,7 @@ class ControlMethods(BuilderCore):
         return self.instruction("opt-barrier", [operand])
 
     def domain(self, operand: HloValue, domain: str) -> HloValue:
-        """`domain` is text like `{kind="sharding", entry={..}, exit={..}}`."""
+        """Return the operand inside a domain; `domain` is text like `{kind="sharding", entry={..}, exit={..}}`."""
         return self.instruction("domain", [operand], domain=domain)
 
     def call(self, operands: Sequence[HloValue], to_apply: ComputationLike, is_composite: bool = False) -> HloValue:
@@ -51,7 +51,7 @@ class ControlMethods(BuilderCore):
         kind: str = "kLoop",
         output_to_operand_aliasing: Aliasing = None,
     ) -> HloValue:
-        """`kind` is kLoop, kInput, kOutput or kCustom."""
+        """Return the result of a fusion; `kind` is kLoop, kInput, kOutput or kCustom."""
         body = self.computation_of(calls, _shapes(operands), "fused_computation")
         aliasing = output_to_operand_aliasing
         return self.instruction("fusion", operands, kind=kind, output_to_operand_aliasing=aliasing, called={"calls": [body]})
@@ -101,7 +101,7 @@ class ControlMethods(BuilderCore):
         operand_precision: Precision = None,
         schedule: str | None = None,
     ) -> HloValue:
-        """`api_version` is API_VERSION_ORIGINAL, .._STATUS_RETURNING, .._STATUS_RETURNING_UNIFIED or .._TYPED_FFI."""
+        """Call a library's function; `api_version` is API_VERSION_ORIGINAL, .._STATUS_RETURNING, .._UNIFIED or .._TYPED_FFI."""
         called: dict[str, Sequence[HloComputation]] = {"called_computations": called_computations} if called_computations else {}
         if to_apply is not None:
             called["to_apply"] = [to_apply]
@@ -157,21 +157,21 @@ class ControlMethods(BuilderCore):
     def outfeed(
         self, operand: HloValue, token: HloValue, outfeed_shape: ShapeLike | None = None, outfeed_config: str | None = None
     ) -> HloValue:
-        """Return a token."""
+        """Append the operand to the host's queue, and return a token."""
         fed = outfeed_shape if outfeed_shape is not None else operand.shape
         return self.instruction("outfeed", [operand, token], _TOKEN, outfeed_shape=fed, outfeed_config=outfeed_config)
 
     def send(self, operand: HloValue, token: HloValue, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """Return (operand, u32 context, token)."""
+        """Begin to send the operand, and return (operand, u32 context, token)."""
         shape = Shape.make_tuple((operand.shape, Shape.array("u32", ()), _TOKEN))
         return self.instruction("send", [operand, token], shape, channel_id=channel_id, is_host_transfer=is_host_transfer or None)
 
     def send_done(self, send: HloValue, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """Return a token."""
+        """Wait until a message is sent, and return a token."""
         return self.instruction("send-done", [send], _TOKEN, channel_id=channel_id, is_host_transfer=is_host_transfer or None)
 
     def recv(self, token: HloValue, shape: ShapeLike, channel_id: int | None = None, is_host_transfer: bool = False) -> HloValue:
-        """Return (array of `shape`, u32 context, token)."""
+        """Begin to receive a message, and return (array of `shape`, u32 context, token)."""
         received = Shape.make_tuple((shape_of(shape), Shape.array("u32", ()), _TOKEN))
         return self.instruction("recv", [token], received, channel_id=channel_id, is_host_transfer=is_host_transfer or None)
 

@@ -368,7 +368,7 @@ class BuilderCore:
         draft = HloModule(name or self.name, {key: header_value(key, value, where) for key, value in attributes.items()})
         draft.computations, draft.entry_computation = callees_first(entry), entry
         module = draft.clone()
-        if module.attrs.get("is_scheduled"):
+        if module.is_scheduled:
             module.schedule = {c: list(c.instructions) for c in module.computations if not c.is_fusion}
         if verified:
             verify(module)

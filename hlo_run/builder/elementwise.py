@@ -311,18 +311,18 @@ class ElementwiseMethods(BuilderCore):
         broadcast_dimensions: Ints = (),
         order: str | None = None,
     ) -> HloValue:
-        """`direction` is EQ, NE, GE, GT, LE or LT; `order` TOTAL or PARTIAL (default: PARTIAL for floats and complex numbers).
+        """Compare; `direction` is EQ, NE, GE, GT, LE or LT; `order` is TOTAL or PARTIAL, the default of floats.
 
         `type` is the older spelling of the order: TOTALORDER, SIGNED and UNSIGNED mean TOTAL, FLOAT means PARTIAL.
         """
         return self._binary("compare", lhs, rhs, broadcast_dimensions, direction=direction, type=type, order=order)
 
     def select(self, pred: HloValue, on_true: Operand, on_false: Operand) -> HloValue:
-        """`pred` may be a scalar."""
+        """Return the elements of `on_true` where `pred` is true, else of `on_false`. `pred` may be a scalar."""
         return self.elementwise("select", [pred, on_true, on_false], scalars=(0,))
 
     def clamp(self, low: Operand, operand: HloValue, high: Operand) -> HloValue:
-        """`low` and `high` may be scalars."""
+        """Return the operand's elements, limited to [low, high]. `low` and `high` may be scalars."""
         return self.elementwise("clamp", [low, operand, high], scalars=(0, 2))
 
     def convert(self, operand: HloValue, element_type: TypeLike) -> HloValue:

@@ -57,7 +57,7 @@ class LinalgMethods(BuilderCore):
         select: ComputationLike,
         scatter: ComputationLike,
     ) -> HloValue:
-        """`select` maps two scalars (selected, candidate) to a pred, true if the selected one stays; `scatter` is a reducer."""
+        """Reduce each source element into the place that `select` picks: it maps (selected, candidate) to true to keep."""
         scalars = scalars_of([operand, operand])
         called = {
             "select": [self.computation_of(select, scalars, "select")],
@@ -102,7 +102,7 @@ class LinalgMethods(BuilderCore):
         is_reverse: bool = False,
         is_associative: bool = False,
     ) -> HloValue:
-        """`operands` are the inputs, then the `num_carries` initial carries; `to_apply` has parameters in the same order."""
+        """Scan a dimension: `operands` are inputs, then `num_carries` initial carries; `to_apply` has them in this order."""
         values = list(operands)
         inputs, carries = values[: len(values) - num_carries], values[len(values) - num_carries :]
         shapes = [_without(value, dimension) for value in inputs] + [value.shape for value in carries]
@@ -129,7 +129,7 @@ class LinalgMethods(BuilderCore):
         operand_precision: Precision = None,
         algorithm: str | None = None,
     ) -> HloValue:
-        """Without dimensions: the product of matrices or vectors, which contracts the last dimension with the first.
+        """Multiply matrices or vectors. Without dimensions, the product contracts the last dimension with the first.
 
         `element_type` is that of the result; the default is inferred from the operands. Raises UsageError above rank 2 without
         dimensions.
@@ -249,7 +249,7 @@ class LinalgMethods(BuilderCore):
         return self.instruction(opcode, operands, result_type=element_type, **attributes)
 
     def fft(self, operand: HloValue, fft_type: str, fft_length: Ints) -> HloValue:
-        """`fft_type` is FFT, IFFT, RFFT or IRFFT; `fft_length` has the sizes of the innermost dimensions."""
+        """Return the transform; `fft_type` is FFT, IFFT, RFFT or IRFFT; `fft_length` has the innermost dimensions' sizes."""
         return self.instruction("fft", [operand], fft_type=fft_type, fft_length=fft_length)
 
     def triangular_solve(
@@ -282,7 +282,7 @@ class LinalgMethods(BuilderCore):
     def batch_norm_training(
         self, operand: HloValue, scale: HloValue, offset: HloValue, epsilon: float, feature_index: int
     ) -> HloValue:
-        """Return (output, batch mean, batch variance)."""
+        """Normalise a batch: return (output, batch mean, batch variance)."""
         operands = [operand, scale, offset]
         return self.instruction("batch-norm-training", operands, epsilon=epsilon, feature_index=feature_index)
 

@@ -66,11 +66,11 @@ class ShapingMethods(BuilderCore):
         return self.instruction("concatenate", operands, dimensions=[dimension])
 
     def slice(self, operand: HloValue, ranges: Sequence[Any]) -> HloValue:
-        """`ranges` has (start, limit) or (start, limit, stride) per dimension; limits are exclusive."""
+        """Return a part: `ranges` has (start, limit) or (start, limit, stride) per dimension; limits are exclusive."""
         return self.instruction("slice", [operand], slice=ranges)
 
     def dynamic_slice(self, operand: HloValue, starts: Sequence[HloValue], sizes: Ints) -> HloValue:
-        """`starts` are scalars, one per dimension."""
+        """Return a part that begins at `starts`, scalars, one per dimension."""
         shape = Shape.array(operand.shape.element_type, tuple(sizes))
         return self.instruction("dynamic-slice", [operand, *starts], shape, dynamic_slice_sizes=sizes)
 
@@ -83,7 +83,7 @@ class ShapingMethods(BuilderCore):
         return self.instruction("dynamic-update-slice", [operand, update, *starts], operand.shape)
 
     def pad(self, operand: HloValue, padding_value: HloValue, padding: Sequence[Ints] | str) -> HloValue:
-        """`padding` has (low, high) or (low, high, interior) per dimension; low and high may be negative."""
+        """Add elements; `padding` has (low, high) or (low, high, interior) per dimension; low and high may be negative."""
         return self.instruction("pad", [operand, padding_value], padding=padding)
 
     def gather(
@@ -142,7 +142,7 @@ class ShapingMethods(BuilderCore):
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
     ) -> HloValue:
-        """`to_apply` takes the old elements of all operands, then the updates."""
+        """Update `operand` at the index vectors; `to_apply` takes the old elements of all operands, then the updates."""
         arrays, changes = values_of(operands), values_of(updates)
         return self.instruction(
             "scatter",

@@ -1,4 +1,4 @@
-"""`--check_each_pass`: evaluates the module after every HLO row that changed it, and what the row rewrote alone.
+"""`--check_each_pass`: evaluates the module after every HLO row that changed it, and each region that the row rewrote alone.
 
 Reports the row that changed the module's result, or that rewrote a region into one that computes something else.
 """
@@ -91,7 +91,7 @@ class _State(Struct, frozen=True):
 
 
 class PassChecker(Observer):
-    """Evaluates `working` by `run` on a grid after every row that changed it; raises Mismatch at the first row that changed its
+    """Evaluates `working` by `run` on a grid after every row that changed it. raises Mismatch at the first row that changed its
     result, or rewrote a region wrongly.
 
     Writes the smallest computation that differs, before and after the row, with its arguments into `folder`. `arguments` are
@@ -120,7 +120,7 @@ class PassChecker(Observer):
         self._limit_seconds = max(_LEAST_SECONDS, _PATIENCE * (time.monotonic() - begin))
 
     def after(self, step: Step) -> None:
-        """Evaluate the module if an HLO row changed it. Raises Mismatch if the result differs from that before the row."""
+        """Evaluate the module if an HLO row changed it. Raises Mismatch if the result differs from the result before the row."""
         if step.level is not Level.HLO or self._working.version == self._version:
             return
         self._version = self._working.version

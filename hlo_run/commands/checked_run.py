@@ -1,4 +1,4 @@
-"""The run of `--check_each_pass`: if every HLO row is right and the run still differs, says where to look next."""
+"""Runs a module for `--check_each_pass`: if every HLO row is right and the run still differs, says where to look next."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_checked(task: Task, module: HloModule) -> None:
 
 
 def with_reproducer(task: Task, error: RowMismatch) -> RowMismatch:
-    """Return the error with a command that shows it again, which is tried: the smallest module that a compilation breaks."""
+    """Return the error with a command that shows it again, tried on the smallest module that a compilation breaks."""
     for candidate in error.candidates:
         if not _breaks(task, candidate):
             continue

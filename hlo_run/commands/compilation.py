@@ -95,7 +95,7 @@ def draw_input(task: Task, module: HloModule) -> None:
 def _check_partitions(module: HloModule) -> None:
     from hlo_run.sharding.analysis.partition_count import needed_partitions  # few command lines draw
 
-    if int(module.attrs.get("num_partitions", 1)) == 1:
+    if module.num_partitions == 1:
         needed = needed_partitions(module)
         hint = f"--num_partitions={needed}" if needed > 1 else "--num_partitions=N sets their number"
         raise UsageError(f"--print_sharding: '{module.name}' has one partition, which holds every array", hint=hint)

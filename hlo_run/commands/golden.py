@@ -56,7 +56,7 @@ _NAME_CHARACTERS = 100
 
 
 def check_golden_flags(options: Options, files: Sequence[str]) -> list[str]:
-    """Return warnings about goldens that were made otherwise than this command compiles.
+    """Return warnings about goldens that were made with other flags than this command's.
 
     Raises UsageError for unknown stages and tolerances, and for a directory that cannot serve.
     """

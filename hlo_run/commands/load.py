@@ -18,6 +18,7 @@ from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.module_parts import split_name
+from hlo_run.pass_support.dumped_release import release_note
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import HLO_INPUT, StopAtStage
 from hlo_run.pass_support.replacements import KernelIr, is_kernel_dump, read_kernel_dump
@@ -40,6 +41,8 @@ def load(task: Task) -> HloModule:
         check_flags_of_executable(options, task.file)
         return _load_executable(task)
     source = read_module(task.file, options.input_format)
+    if note := release_note(task.file, source.text):
+        task.console.err(f"note: {note}")
     # Errors name the file, whichever of its modules is read.
     module = parse(source.text, split_name(task.file)[0], options.verify != "off")
     if options.stage == HLO_INPUT:

@@ -1,4 +1,4 @@
-"""`--localize`: replays a run thunk by thunk beside the reference, names the first that differs, and cuts it out."""
+"""`--localize`: replays a run thunk by thunk beside the reference, names the first wrong thunk, and cuts it out."""
 
 from __future__ import annotations
 

@@ -236,10 +236,11 @@ def _always(ctx: PassContext) -> bool:
 
 def _optimized(ctx: PassContext, module: HloModule) -> str:
     from hlo_run.pipeline.runner import run_hlo_groups
-    from hlo_run.pipeline.table import HLO_PIPELINE, UP_TO_LAYOUTS
+    from hlo_run.pipeline.table import HLO_PIPELINE, pipeline_until
 
     if module.schedule is None:
-        run_hlo_groups(UP_TO_LAYOUTS if ctx.options.xla_early_exit_with_layouts else HLO_PIPELINE, ctx, module)
+        _, last = ctx.options.early_exit
+        run_hlo_groups(pipeline_until(last) if last else HLO_PIPELINE, ctx, module)
     return _module_text(ctx, module)
 
 

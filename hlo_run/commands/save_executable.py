@@ -14,7 +14,7 @@ def save_executable(task: Task, module: HloModule) -> None:
     """Compile `module` and write the file of `--output`; raises errors of the HloRunError family."""
     options = task.options
     with compiling(task, module) as (ctx, working):
-        verify_partitions(working, int(working.attrs.get("num_partitions", 1)))
+        verify_partitions(working, working.num_partitions)
         executable = compile_or_load(ctx, working)
         write_executable(options.output, executable, module, working, options.output_machine_code)
         task.console.err(f"{options.output}: {module.name} for {executable.target}")
@@ -23,6 +23,6 @@ def save_executable(task: Task, module: HloModule) -> None:
 def compile_only(task: Task, module: HloModule) -> None:
     """Compile `module`, for its errors and dumps; raises errors of the HloRunError family."""
     with compiling(task, module) as (ctx, working):
-        verify_partitions(working, int(working.attrs.get("num_partitions", 1)))
+        verify_partitions(working, working.num_partitions)
         executable = compile_or_load(ctx, working)
         task.console.err(f"{module.name} compiles for {executable.target}")

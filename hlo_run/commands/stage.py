@@ -65,8 +65,9 @@ def _compile(ctx: PassContext, working: HloModule, task: Task, texts: StageTexts
     try:
         return compile_module(watched, working)
     except StopAtStage:
-        if not printed and task.options.xla_early_exit_with_layouts:
-            task.console.err(f"nothing to print: --xla_early_exit_with_layouts stops {working.name} before {task.options.stage}")
+        flag, _ = task.options.early_exit
+        if not printed and flag:
+            task.console.err(f"nothing to print: --{flag} stops {working.name} before {task.options.stage}")
         if texts is not None:
             texts.put(printed)
         raise

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import TypeVar
 
 from hlo_run import target as targets
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
+from hlo_run.pass_support.dumped_release import dump_beside
 
 OptionsT = TypeVar("OptionsT", bound=CompileOptions)
 _CONFIG = ".gpu_target_config.pbtxt"
@@ -21,15 +21,8 @@ def with_dumped_target(options: OptionsT, file: str) -> OptionsT:
     """
     if options.target or options.xla_gpu_target_config_filename:
         return options
-    path = Path(file)
-    if "module_" not in path.name or path.name.endswith(_CONFIG):
-        return options
-    for config in sorted(path.parent.glob(f"module_*{_CONFIG}")):
-        dumped = config.name.removesuffix(_CONFIG)
-        # The names of dumps may begin with a time.
-        if path.name.startswith(f"{dumped}.") or f".{dumped}." in path.name:
-            return dataclasses.replace(options, dumped_target=str(config))
-    return options
+    config = dump_beside(file, _CONFIG)
+    return options if config is None else dataclasses.replace(options, dumped_target=str(config))
 
 
 def choose_target(options: CompileOptions) -> targets.TargetSpec:

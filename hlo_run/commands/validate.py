@@ -131,9 +131,10 @@ def _check_modes(options: Options, files: Sequence[str]) -> None:
         raise UsageError("--output_file needs --stage, which chooses what to write")
     if options.output and (options.stage or len(files) > 1 or not is_executable_file(options.output)):
         raise UsageError("--output=FILE.hlox needs exactly one input file, a name that ends in .hlox, and no --stage")
-    if options.xla_early_exit_with_layouts and not (options.stage or options.compile_only):
+    flag, _ = options.early_exit
+    if flag and not (options.stage or options.compile_only):
         hint = "--compile_only with --xla_dump_to, or --stage=NAME"
-        raise UsageError("--xla_early_exit_with_layouts: the compilation stops before it has made what could run", hint=hint)
+        raise UsageError(f"--{flag}: the compilation stops before it has made what could run", hint=hint)
     modes = chosen_modes(options)
     if len(modes) > 1:
         raise UsageError(f"{' and '.join(f'--{flag}' for flag in modes)} cannot be used together")

@@ -60,7 +60,7 @@ def our_side(ctx: PassContext, module: HloModule) -> Side:
 
 
 def xla_side(made: XlaCompilation) -> Side:
-    """Say what XLA made."""
+    """Return XLA's side of the comparison."""
     module = parse(made.text, "XLA's module", verified=False)
     return make_side(made.thunk_kinds, made.memory_bytes, device_work(module))
 

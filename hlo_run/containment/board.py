@@ -80,7 +80,7 @@ class Board:
         self.begin(self.rows, NativeStep("", "", Blame.US, "", "", data))
 
     def kept_input(self) -> bytes:
-        """Return what `keep_input` kept last."""
+        """Return the bytes that `keep_input` kept last."""
         step = self.step(self.rows)
         return b"" if step is None else step.input
 
@@ -89,7 +89,7 @@ class Board:
         self._set_text(row * _ROW_BYTES + _PLACE_AT, place, _PLACE_BYTES)
 
     def place(self, row: int) -> str:
-        """Return what `set_place` noted last."""
+        """Return the place that `set_place` noted last."""
         return self._text(row * _ROW_BYTES + _PLACE_AT, _PLACE_BYTES)
 
     def set_count(self, row: int, count: str) -> None:
@@ -97,7 +97,7 @@ class Board:
         self._set_text(row * _ROW_BYTES + _COUNT_AT, count, _COUNT_BYTES)
 
     def activity(self, row: int) -> str:
-        """Return what `set_count` and `set_place` noted last."""
+        """Return the notes of `set_count` and `set_place`."""
         count = self._text(row * _ROW_BYTES + _COUNT_AT, _COUNT_BYTES)
         return ", ".join(filter(None, (count, self.place(row))))
 
@@ -114,7 +114,7 @@ class Board:
         _SECONDS.pack_into(self._memory, row * _ROW_BYTES + _DEADLINE_AT, deadline)
 
     def deadline(self, row: int) -> float:
-        """Return what `set_deadline` noted last."""
+        """Return the time that `set_deadline` noted last."""
         return _SECONDS.unpack_from(self._memory, row * _ROW_BYTES + _DEADLINE_AT)[0]
 
     def begin(self, row: int, step: NativeStep) -> None:
@@ -204,13 +204,13 @@ def progress_address() -> int:
 
 
 def keep_input(data: bytes) -> None:
-    """Keep what this process read from stdin for a reproducer."""
+    """Keep the bytes that this process read from stdin for a reproducer."""
     if _here.board is not None:
         _here.board.keep_input(data)
 
 
 def kept_input() -> bytes:
-    """Return what this process, or the one before it, read from stdin; b"" if it did not."""
+    """Return the bytes that this process, or the one before it, read from stdin; b"" if neither did."""
     return _here.board.kept_input() if _here.board is not None else b""
 
 

@@ -25,7 +25,7 @@ def shows_progress() -> bool:
 
 @dataclass
 class ProgressLine:
-    """The line. `text` returns what to show now."""
+    """Shows a line that tells how far the command is. `text` returns the line."""
 
     text: Callable[[], str]
     _began: float = field(default_factory=lambda: time.monotonic())

@@ -57,7 +57,7 @@ class Relay:
     and `is_first` is True for the first worker of a command.
     """
 
-    earlier: dict[int, Any] = field(default_factory=dict[int, Any])
+    earlier: dict[int, object] = field(default_factory=dict[int, object])
     crash: Crash | None = None
     crashed: int = -1
     runs: bool = True
@@ -102,7 +102,7 @@ class Relay:
         if _HELD.came:
             _interrupt()
 
-    def done(self, number: int, value: Any) -> None:
+    def done(self, number: int, value: object) -> None:
         """Keep the result of a finished file, a value that `marshal` can write, for other workers."""
         if self.pipe >= 0:
             self.show_captured()
@@ -206,7 +206,7 @@ def interrupt_once() -> None:
     """Raise KeyboardInterrupt at the first signal that asks this process to end. The supervisor passes its own signals on, and a
     terminal sends Ctrl-C to both."""
 
-    def interrupt(_number: int, _frame: Any) -> None:
+    def interrupt(_number: int, _frame: object) -> None:
         if _HELD.is_held:
             _HELD.came = True
         else:

@@ -119,7 +119,7 @@ class _Supervisor:
     limit_seconds: float
     files: Sequence[str]
     jobs: int
-    results: dict[int, Any] = field(default_factory=dict[int, Any])
+    results: dict[int, object] = field(default_factory=dict[int, object])
     workers: list[_Worker] = field(default_factory=list[_Worker])
     relays: bool = False
     """True if this process prints what workers write."""
@@ -383,7 +383,7 @@ class _Supervisor:
 def _signals_raise() -> Generator[None]:
     """Raise _Stopped at the signals that end a process, except those that are ignored."""
 
-    def stop(number: int, _frame: Any) -> NoReturn:
+    def stop(number: int, _frame: object) -> NoReturn:
         raise _Stopped(INTERRUPTED_CODE, number)
 
     before = {number: signal.getsignal(number) for number in SIGNALS}

@@ -1,4 +1,4 @@
-"""Every dialect that a kernel can contain, with what xDSL lacks of it."""
+"""Lists every dialect that a kernel can contain, with the ops that xDSL lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads the gpu dialect's text as earlier MLIR spells it, and makes of it the ops that have succeeded.
+"""Reads the gpu dialect's text as earlier MLIR spells it, and turns it into the ops of today.
 
     module @k attributes {gpu.kernel_module} {                gpu.module @k {
       func @f(%x: f32) attributes {nvvm.kernel = true} {        gpu.func @f(%x: f32) kernel {
@@ -6,7 +6,9 @@
         %y = addf %x, %x : f32                                    %y = arith.addf %x, %x : f32
         return                                                    gpu.return
 
-A name is looked up here only if no dialect has it. The reader also keeps the place in the text of each operation.
+A name is looked up here only if no dialect has it. A pointer to numbers, `!llvm<"float*">`, becomes a memref of any size in
+global memory, `memref<?xf32, 1>`: in the first specification a kernel loads from its pointer as from such a memref. The reader
+also keeps the place in the text of each operation.
 """
 
 from __future__ import annotations
@@ -17,17 +19,24 @@ from collections.abc import Sequence
 from xdsl.context import Context
 from xdsl.dialects import arith, func, memref
 from xdsl.dialects.builtin import (
+    DYNAMIC_INDEX,
+    AnyFloat,
     DenseArrayBase,
     FunctionType,
     IndexType,
     IntegerAttr,
     IntegerType,
+    MemRefType,
     ModuleOp,
     StringAttr,
     SymbolRefAttr,
     UnitAttr,
     UnregisteredOp,
+    f16,
+    f32,
+    f64,
     i32,
+    i64,
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.parser import Parser
@@ -85,7 +94,9 @@ _RENAMED = {
 }
 # A comment, `/* .. */`, which MLIR does not have but its documents do; a type; and what looks like one of them and is none.
 _EARLIER = re.compile(r'//[^\n]*|(?P<comment>/\*.*?\*/)|!llvm<"(?P<name>[^"\n]*)">|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
-_LLVM_SCALARS = {"float": "f32", "double": "f64", "half": "f16"}
+_LLVM_SCALARS: dict[str, AnyFloat] = {"float": f32, "double": f64, "half": f16}
+_POINTER = re.compile(r"!_p_(\w+)")  # how pointers to numbers are called here
+_GLOBAL = IntegerAttr(1, i64)
 _DIM = "memref.dim"
 _INTEGER_REDUCTIONS = {"min": ReduceOperation.MINSI, "max": ReduceOperation.MAXSI}
 _FLOAT_REDUCTIONS = {"min": ReduceOperation.MINIMUMF, "max": ReduceOperation.MAXIMUMF}
@@ -97,7 +108,12 @@ class GpuReader(Parser):
     """Parses a module of the gpu dialect. `places` has the position in the text of each operation."""
 
     def __init__(self, context: Context, text: str, file: str) -> None:
-        super().__init__(context, _EARLIER.sub(_todays, text), file)
+        today = _EARLIER.sub(_todays, text)
+        super().__init__(context, today, file)
+        for name in _POINTER.findall(today):
+            element = _scalar(name)
+            if element is not None:
+                self.attribute_aliases.setdefault(f"!_p_{name}", MemRefType(element, [DYNAMIC_INDEX], memory_space=_GLOBAL))
         self.places: dict[Operation, int] = {}
         self._around: list[set[str]] = []
         self._begin = 0
@@ -159,8 +175,18 @@ def _todays(found: re.Match[str]) -> str:
     if found["name"] is None:
         return found[0]
     name = found["name"].strip()
-    new = "!llvm.ptr" if name.endswith("*") else _LLVM_SCALARS.get(name, name if re.fullmatch(r"i\d+", name) else found[0])
+    scalar = _scalar(name.removesuffix("*").strip())
+    if name.endswith("*"):
+        new = "!llvm.ptr" if scalar is None else f"!_p_{name.removesuffix('*').strip()}"
+    else:
+        new = found[0] if scalar is None else str(scalar)
     return new.ljust(len(found[0]))
+
+
+def _scalar(name: str) -> AnyFloat | IntegerType | None:
+    """Return a type of numbers by the name that LLVM gives it; None for another type."""
+    width = re.fullmatch(r"i(\d+)", name)
+    return IntegerType(int(width[1])) if width is not None else _LLVM_SCALARS.get(name)
 
 
 class _EarlierDim(memref.DimOp):
@@ -185,7 +211,7 @@ class _EarlierDim(memref.DimOp):
 
 
 def modernise(module: ModuleOp, places: dict[Operation, int]) -> None:
-    """Replace what earlier MLIR has, in a module before verification. New operations get the places of the old ones."""
+    """Replace the ops of earlier MLIR in a module before verification. New operations get the places of the old ones."""
     work = _Modern(places)
     for op in [*module.walk()]:
         work.visit(op)

@@ -66,7 +66,7 @@ class AddressSpaceAttr(EnumAttribute[AddressSpace]):
 
 @irdl_attr_definition
 class AsyncTokenType(ParametrizedAttribute, TypeAttribute):
-    """The type of what an asynchronous op returns and others wait for."""
+    """The type of the token that an asynchronous op returns and others wait for."""
 
     name = "gpu.async.token"
 
@@ -258,7 +258,7 @@ class GpuFuncOp(IRDLOperation):
         return further[: self.workgroup_count], further[self.workgroup_count :]
 
     def verify_(self) -> None:
-        """Check the arguments of the body, and what it returns."""
+        """Check the arguments of the body, and the values that it returns."""
         types = [argument.type for argument in self.body.blocks[0].args] if self.body.blocks else []
         count = len(self.function_type.inputs)
         if not self.body.blocks:

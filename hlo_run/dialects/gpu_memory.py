@@ -194,7 +194,7 @@ class HostRegisterOp(IRDLOperation):
 
 @irdl_op_definition
 class HostUnregisterOp(IRDLOperation):
-    """End what gpu.host_register began."""
+    """Undo gpu.host_register."""
 
     name = "gpu.host_unregister"
     value = operand_def(base(MemRefType) | base(UnrankedMemRefType))

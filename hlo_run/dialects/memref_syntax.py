@@ -1,4 +1,4 @@
-"""Ops of the memref dialect in MLIR's syntax, where xDSL's have none."""
+"""Ops of the memref dialect in MLIR's syntax, for which xDSL has none."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class ShuffleSyncOp(IRDLOperation):
 
 
 class GridDependencyAction(StrEnum):
-    """The effect of a kernel on the kernels around it: it waits for the kernels before it, or lets the ones after it begin."""
+    """The effect of a kernel on its neighbours: it waits for the kernels before it, or lets the kernels after it begin."""
 
     WAIT = auto()
     LAUNCH_DEPENDENTS = auto()

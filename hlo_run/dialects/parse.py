@@ -62,7 +62,7 @@ class PlacedModule(Struct, frozen=True):
     places: dict[Operation, int]
 
     def where(self, op: Operation | None) -> Where:
-        """Return the place of an operation, or of the one around it that the text has."""
+        """Return the place of an operation, or of the nearest operation around it that has one."""
         while op is not None and op not in self.places:
             op = op.parent_op()
         return _where(self.places[op] if op is not None else 0, self.text, self.file)

@@ -47,7 +47,7 @@ def print_module(
 
 
 def is_lowered_to_pointers(op: Operation) -> bool:
-    """Tell whether the module is past lower-tensors: a function of it takes a pointer."""
+    """Tell whether the module is past lower-tensors: one of its functions takes a pointer."""
     if not isinstance(op, ModuleOp):
         return False
     functions = [inner for inner in op.body.block.ops if isinstance(inner, func.FuncOp)]

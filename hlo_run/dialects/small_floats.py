@@ -26,7 +26,7 @@ def is_small_float(type_: Attribute) -> bool:
 
 
 def format_of(type_: Attribute) -> FloatFormat:
-    """Return how a float type is spelled in bits; IR types have HLO's names but for capitals."""
+    """Return the bits of a float type's format; IR types have HLO's names but for capitals."""
     assert isa(type_, AnyFloat), "only floats have a format"
     return DTYPES[type_.name.lower()].float_format
 

@@ -1,4 +1,4 @@
-"""Prints and parses ops in MLIR's syntax where xDSL's differs: attribute dictionaries that xDSL drops, and spaces.
+"""Prints and parses ops in MLIR's syntax where it differs from xDSL's: attribute dictionaries that xDSL drops, and spaces.
 
 `PRINTERS` maps an op class to the function that the printer calls instead of the op's own `print`. `SYNTAX_OPS` are
 subclasses that parse the same text and return instances of xDSL's class. Their `__new__` does the same for the generic

@@ -1,4 +1,4 @@
-"""XLA's spelling of kernel IR: the dialect `xla`, which is read and becomes ours.
+"""XLA's spelling of kernel IR: the dialect `xla`, which is read and converted to ours.
 
     %0 = xla.workgroup_id x                                                  %0 = gpu.block_id  x
     %3 = scf.forall (%t, %u, %v) in (128, 1, 1) shared_outs(%o = %a) ..      %t = gpu.thread_id  x, and the body
@@ -158,7 +158,7 @@ class ForallOp(IRDLOperation):
         return op
 
     def print(self, printer: Printer) -> None:
-        """Print what `parse` reads."""
+        """Print the form that `parse` reads."""
         block, count = self.body.block, len(self.bounds)
         printer.print_string(" (")
         printer.print_list(block.args[:count], printer.print_ssa_value)
@@ -368,7 +368,7 @@ class FromElementsOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> FromElementsOp:
-        """Parse the elements, of which there are as many as the vector has, and the type."""
+        """Parse the elements, as many as the vector has, and the type."""
         names = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_unresolved_operand)
         attributes = parser.parse_optional_attr_dict()
         parser.parse_punctuation(":")

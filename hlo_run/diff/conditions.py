@@ -49,7 +49,7 @@ class Conditions(Struct, frozen=True):
         return "".join([f"target {self.target}\n", *versions, *(f"{flag}\n" for flag in self.flags)])
 
     def other_versions(self, golden: Conditions, stage: str = "") -> str:
-        """Return how the versions differ from a golden's, as the end of a sentence.
+        """Return how the versions differ from the versions of a golden, as the end of a sentence.
 
         It is empty if they do not matter to `stage`.
         """
@@ -62,7 +62,7 @@ class Conditions(Struct, frozen=True):
         return f"made with {before}, this is {now}" if others else ""
 
     def other_flags(self, golden: Conditions) -> str:
-        """Return how the flags differ from a golden's, as the end of a sentence."""
+        """Return how the flags differ from the flags of a golden, as the end of a sentence."""
         before = shlex.join(flag for flag in golden.flags if flag not in self.flags)
         now = shlex.join(flag for flag in self.flags if flag not in golden.flags)
         if not before:
@@ -126,7 +126,7 @@ def read_conditions(folder: Path) -> Conditions | None:
 
 
 def check_directory(options: Options, targets: Collection[str], now: Conditions) -> list[str]:
-    """Return sentences about goldens that were made otherwise than the command compiles; `targets` are the targets of its files.
+    """Return sentences about goldens that were made with other flags than the command's; `targets` are the targets of its files.
 
     Raises UsageError if the directory has no goldens, or if all of them are for another target.
     """

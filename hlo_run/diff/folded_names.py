@@ -94,7 +94,7 @@ _ENDINGS = {".ptx": _PTX, ".ll": _LLVM, ".mlir": _KERNEL_IR, ".thunk_sequence.tx
 
 
 class FoldedDiff(Struct, frozen=True):
-    """The lines side by side, and the number of names that are others after."""
+    """The lines side by side, and the number of names that differ."""
 
     rows: list[Row]
     renamed: int

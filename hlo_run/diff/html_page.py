@@ -34,7 +34,7 @@ document.addEventListener('click', function (event) {
 
 
 def page(title_before: str, title_after: str, diffs: Sequence[TextDiff]) -> str:
-    """Return the page that compares what `title_before` and `title_after` name."""
+    """Return the page that compares `title_before` with `title_after`."""
     different = [diff for diff in diffs if diff.differs]
     parts = [
         "<!doctype html>",

@@ -66,7 +66,7 @@ class Keys:
         return known
 
     def structure(self, computation: HloComputation, known: dict[HloInstruction, int]) -> dict[HloInstruction, int]:
-        """Return a number per instruction that covers everything that it is computed from. `known` has the numbers of parameters.
+        """Return a number per instruction that covers all its inputs. `known` has the numbers of parameters.
 
         The operands of a commutative instruction count in any order.
         """
@@ -82,7 +82,7 @@ class Keys:
 
 def _attributes(instruction: HloInstruction) -> Iterator[tuple[str, str]]:
     for name, value in instruction.attrs.items():
-        if name in _ORIGIN or name in CALLED_ATTRIBUTES or value is None:
+        if name in _ORIGIN or name in CALLED_ATTRIBUTES:
             continue
         kind = attribute_kind(instruction.opcode, name)
         if not kind.is_hidden(value):

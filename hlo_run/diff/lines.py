@@ -12,7 +12,7 @@ _CONTEXT = 3
 
 
 class Row(Struct, frozen=True):
-    """A line of each side; None where the other side has one more. `same`: nothing differs but, in modules, names."""
+    """A line of each side; None where only the other side has a line. `same`: nothing differs but, in modules, names."""
 
     before: str | None
     after: str | None
@@ -25,7 +25,7 @@ def rows_of(one: Sequence[str], two: Sequence[str], keys: Sequence[str], keys_tw
 
 
 def rows_of_pairs(one: Sequence[str], two: Sequence[str], pairs: Iterable[tuple[int | None, int | None]]) -> list[Row]:
-    """Return the lines side by side. `pairs` are the numbers of equal lines; None where a line has no equal one."""
+    """Return the lines side by side. `pairs` are the numbers of equal lines; None for a line without an equal one."""
     rows: list[Row] = []
     removed: list[str] = []
     added: list[str] = []

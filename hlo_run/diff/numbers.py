@@ -30,7 +30,7 @@ class Tolerance(Struct, frozen=True):
     is_percentage: bool = False
 
     def accepts(self, before: int, after: int) -> bool:
-        """True if the change is not larger."""
+        """True if the change is within the tolerance."""
         return abs(after - before) <= (self.amount * before / 100 if self.is_percentage else self.amount)
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ def read_figures(text: str) -> dict[str, int]:
 
 
 def with_kernels_of(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return figures of kernels with the names in `after` of those that are called otherwise there, in order, if as many are."""
+    """Return figures of kernels under the names in `after`, for kernels that have other names, in order, if the counts agree."""
     kernels, others = ([*dict.fromkeys(name.rpartition(" ")[0] for name in side)] for side in (before, after))
     gone, come = [k for k in kernels if k not in set(others)], [k for k in others if k not in set(kernels)]
     names = dict(zip(gone, come, strict=True)) if len(gone) == len(come) else {}

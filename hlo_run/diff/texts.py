@@ -1,9 +1,8 @@
-"""Compares two texts: HLO modules by their graphs, everything else by lines, in which names may be others."""
+"""Compares two texts: HLO modules by their graphs, all others by lines, where names may differ."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -182,7 +181,7 @@ def _change(figure: Figure) -> str:
     return f"{change:+}" + (f" ({100 * change / figure.before:+.1f}%)" if figure.before else "")
 
 
-def record_of(diff: TextDiff) -> dict[str, Any]:
+def record_of(diff: TextDiff) -> dict[str, object]:
     """Return the whole comparison as data for JSON."""
     module = diff.module
     return {

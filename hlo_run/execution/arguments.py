@@ -77,7 +77,10 @@ def run_path(path: str, options: Options, place: FilePosition, iteration: int) -
 
 
 class Arguments:
-    """The only source of arguments: files of the flags, else those that came with the module, else `--hlo_argument_mode`."""
+    """Finds arguments: files of the flags, else arguments that came with the module, else `--hlo_argument_mode`.
+
+    The only source of them.
+    """
 
     def __init__(
         self,
@@ -288,7 +291,7 @@ def _order_matters(module: HloModule) -> bool:
 
 
 def evaluated_elements(module: HloModule) -> float:
-    """Return about how much the reference computes, in elements, where a dot counts its products.
+    """Return about how many elements the reference computes, where a dot counts its products.
 
     Infinite if the arguments may decide how often a loop runs: with other ones it may run for ever.
     """

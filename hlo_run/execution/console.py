@@ -1,4 +1,4 @@
-"""The interface of the console that a run prints to, and a file's place on the command line."""
+"""The interface of the console that a run prints to, and the place of a file on the command line."""
 
 from __future__ import annotations
 

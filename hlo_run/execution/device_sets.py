@@ -50,7 +50,7 @@ def read_sets(path: str, module: HloModule, grid: DeviceGrid) -> list[Literal]:
 
 
 def with_tiles_of_devices(module: HloModule, grid: DeviceGrid, sets: Sequence[Sequence[Literal]]) -> list[Literal]:
-    """Return the arguments of all devices from whole arrays for each, of which a device gives the tile that it holds.
+    """Return the arguments of all devices from whole arrays for each; a device gives the tile that it holds.
 
     Where several devices hold the same piece, it is the first one's. The arguments of a module that is one partition's program
     stay as they are.

@@ -1,4 +1,4 @@
-"""Says of flags that do nothing here, but change what XLA makes of the module, that they do nothing.
+"""Tells which flags do nothing here, but change XLA's result for the module.
 
 The table of flags names the instructions without which a flag changes nothing. They were found by compilations with real XLA.
 """
@@ -17,7 +17,7 @@ _ANY, _COLLECTIVE, _SHARDING = "any", "collective", "sharding"
 
 
 def note_silent_flags(options: Options, module: HloModule, noted: set[str], say: Callable[[str], None]) -> None:
-    """Say a line about each such flag that is not in `noted`, and add it. Raises UsageError with `--strict_flags`."""
+    """Print a line about each such flag that is not in `noted`, and add it. Raises UsageError with `--strict_flags`."""
     words: frozenset[str] | None = None
     for name, value in options.other_xla_flags:
         option = debug_options().get(name)
@@ -34,11 +34,11 @@ def note_silent_flags(options: Options, module: HloModule, noted: set[str], say:
 
 
 def module_words(module: HloModule) -> frozenset[str]:
-    """Return what a module has, in the words of the table: its opcodes, `collective`, `sharding`, and `any`."""
+    """Return the contents of a module in the words of the table: its opcodes, `collective`, `sharding`, and `any`."""
     instructions = [instruction for computation in module.computations for instruction in computation.instructions]
     words = {_ANY, *(instruction.opcode for instruction in instructions)}
     if words & COLLECTIVE:
         words.add(_COLLECTIVE)
-    if int(module.attrs.get("num_partitions", 1)) > 1 and any("sharding" in i.attrs for i in instructions):
+    if module.num_partitions > 1 and any("sharding" in i.attrs for i in instructions):
         words.add(_SHARDING)
     return frozenset(words)

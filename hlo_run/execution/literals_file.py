@@ -18,7 +18,7 @@ _FLAG = "output_literals_file"
 
 
 class Recorder:
-    """Collects what the flag's file holds. Without the flag it does nothing."""
+    """Collects the contents of the flag's file. Without the flag it does nothing."""
 
     def __init__(self, options: Options, place: FilePosition) -> None:
         self._path = _own_path(options.output_literals_file, place)

@@ -47,7 +47,7 @@ def append_line(path: str, line: str) -> None:
 
 
 def write_output(path: str, data: bytes, append: bool = False) -> None:
-    """Write the file of `--output_file`; raises UsageError if it cannot be written. `append`: after what this run has written."""
+    """Write the file of `--output_file`; raises UsageError if it cannot be written. `append`: after this run's earlier texts."""
     try:
         (append_whole if append else write_whole)(path, data)
     except OSError as error:

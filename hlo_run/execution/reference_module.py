@@ -1,4 +1,4 @@
-"""The module that a reference platform gets: without what was chosen for the platform under test, as in XLA's tools."""
+"""The module that a reference platform gets: without choices for the platform under test, as in XLA's tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hlo_run.records import replace
 
 
 def despecialized(module: HloModule) -> HloModule:
-    """Return a copy without what was chosen for a platform, named as XLA names its reference module.
+    """Return a copy without choices for a platform, named as XLA names its reference module.
 
     Source: `PrepareReferenceModule`, which runs `Despecializer`.
     """

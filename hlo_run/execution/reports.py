@@ -9,7 +9,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hlo_run.diff.texts import TextDiff, text_of
 from hlo_run.errors import GoldenDifference, HloRunError, Where, escaped
@@ -28,7 +27,7 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def file_report(result: FileResult) -> dict[str, str]:
-    """Return what the reports say about a file, as texts: its outcome, its exit code, its JSON record, its JUnit test cases."""
+    """Return the texts of the reports on a file: its outcome, its exit code, its JSON record, its JUnit test cases."""
     return {
         "file": result.file,
         "outcome": result.outcome,
@@ -46,11 +45,11 @@ def to_json(reports: Sequence[Mapping[str, str]], version: str) -> str:
 
 
 def to_json_line(reports: Sequence[Mapping[str, str]], version: str) -> str:
-    """Return the last line of `--report_jsonl`: what `to_json` has but the files."""
+    """Return the last line of `--report_jsonl`: the contents of `to_json` without the files."""
     return json.dumps(_summary_record(reports, version), allow_nan=False)
 
 
-def _summary_record(reports: Sequence[Mapping[str, str]], version: str) -> dict[str, Any]:
+def _summary_record(reports: Sequence[Mapping[str, str]], version: str) -> dict[str, object]:
     outcomes = [report["outcome"] for report in reports]
     return {
         "schema": SCHEMA_VERSION,
@@ -65,7 +64,7 @@ def _failures(reports: Sequence[Mapping[str, str]]) -> list[tuple[str, str]]:
     return [(report["bucket"], report["file"]) for report in reports if report["bucket"]]
 
 
-def _file_record(result: FileResult) -> dict[str, Any]:
+def _file_record(result: FileResult) -> dict[str, object]:
     return {
         "file": result.file,
         "module": result.module,
@@ -83,7 +82,7 @@ def _file_record(result: FileResult) -> dict[str, Any]:
     }
 
 
-def _error_record(error: HloRunError) -> dict[str, Any]:
+def _error_record(error: HloRunError) -> dict[str, object]:
     return {
         "kind": type(error).__name__,
         "message": error.message,
@@ -93,11 +92,11 @@ def _error_record(error: HloRunError) -> dict[str, Any]:
     }
 
 
-def _where_record(where: Where) -> dict[str, Any]:
+def _where_record(where: Where) -> dict[str, object]:
     return {"file": where.file, "line": where.line, "column": where.column, "source_line": where.source_line}
 
 
-def _iteration_record(iteration: IterationResult) -> dict[str, Any]:
+def _iteration_record(iteration: IterationResult) -> dict[str, object]:
     compared = iteration.comparison
     return {
         "number": iteration.number,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LaterTry(Struct, frozen=True):
-    """A run with other arguments after a blind comparison: their source, and what its comparison saw of all arrays."""
+    """A run with other arguments after a blind comparison: their source, and the comparison's view of all arrays."""
 
     arguments: str
     seen: Detectability
@@ -62,12 +62,12 @@ class FileResult(Struct):
     device: str = ""
     reference: str = ""
     iterations: list[IterationResult] = field(default_factory=list[IterationResult])
-    launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    xla_diff: dict[str, Any] | None = None
+    launches: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    xla_diff: dict[str, object] | None = None
     compilation: CompilationRecord | None = None
     executable: Executable | None = None
     profile: Profile | None = None
-    golden: dict[str, Any] | None = None
+    golden: dict[str, object] | None = None
     golden_diffs: list[TextDiff] = field(default_factory=list["TextDiff"])
     times_ns: list[int] = field(default_factory=list[int])
     error: HloRunError | None = None

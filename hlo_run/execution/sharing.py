@@ -1,4 +1,4 @@
-"""A run that several processes share: which process this is, and what it does for the others."""
+"""A run that several processes share: the number of this process, and its work for the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DIFFERS = ("print_locations", "compile_processes")
 
 
 def options_of_process(options: Options, launch: Launch) -> Options:
-    """Return the options of one of several processes: those after process 0 write no files."""
+    """Return the options of one of several processes: processes after process 0 write no files."""
     if not launch.number:
         return options
     # The kernels of a run for a page have locations, and all processes compile the same.
@@ -62,7 +62,7 @@ def check_sharing(launch: Launch, module: HloModule, grid: DeviceGrid, platform:
 
 
 class Joined:
-    """This process among the processes of a run that have met: their agreement, and the backend that runs the devices of all."""
+    """This process in a run whose processes have met: their agreement, and the backend that runs the devices of all."""
 
     def __init__(self, options: Options, launch: Launch, grid: DeviceGrid, met: Met) -> None:
         self._options, self._launch, self._grid, self._met = options, launch, grid, met
@@ -96,7 +96,7 @@ class Joined:
         return None
 
     def end(self, error: BaseException | None) -> None:
-        """End the work in common after `error`, of which the others learn."""
+        """End the common work after `error`, which the other processes learn."""
         (self._partners or self._met).close(error)
         if self._backend is not None:
             self._backend.leave(failed=error is not None)  # NCCL waits for the others here, and these for the farewell
@@ -126,7 +126,7 @@ def joined(options: Options, console: Console, place: FilePosition, launch: Laun
 
 
 def tell_others(flags: SharingFlags, error: HloRunError, say: Callable[[str], None], number: int = -1) -> None:
-    """Tell the other processes, if there are any, that this one has failed before it met them. Waits for them some seconds.
+    """Tell the other processes, if any, that this one has failed before it met them. Waits some seconds for them.
 
     `number` is that of the input file (-1: all files fail). `say` prints whom it waits for, if they do not come at once.
     """

@@ -1,4 +1,4 @@
-"""Tells what a format keeps of a module: reads a converted module back, and names the first instruction that lost something.
+"""Checks that a format keeps a module: reads a converted module back, and names the first instruction that lost something.
 
 XLA's conversion to StableHLO drops attributes that StableHLO lacks without a word, and writes ops that it cannot read.
 """

@@ -166,7 +166,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def settings(tree: Any) -> tuple[Any, ...]:
-    """Return the numbers and strings among the constants of a marked tree, without those in dataclasses."""
+    """Return the numbers and strings among the constants of a marked tree, except inside dataclasses."""
     values = (node.value for node in _trees().tree_leaves(tree, is_leaf=_is_ours) if isinstance(node, _Constant))
     return tuple(value for value in values if isinstance(value, int | float | complex | str))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hlo_run.arrays import Array
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.formats.wire import base128
 from hlo_run.hlo.values.dtype import DTYPES, DType
@@ -120,7 +121,7 @@ def _arrays(literal: Any) -> Iterator[bytes]:
     yield data if bits >= 8 else _packed(np.frombuffer(data, np.uint8), bits)
 
 
-def _packed(elements: np.ndarray[Any, Any], bits: int) -> bytes:
+def _packed(elements: Array, bits: int) -> bytes:
     """Return elements of `bits` bits, one in each byte, with as many as fit into a byte."""
     each = 8 // bits
     padded = np.zeros(-(-elements.size // each) * each, np.uint8)

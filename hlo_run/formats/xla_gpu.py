@@ -17,7 +17,7 @@ from hlo_run.containment.children import run_command, temporary_folder
 from hlo_run.containment.crash import reproducer_notes
 from hlo_run.errors import InternalError, Unsupported, UsageError
 from hlo_run.formats import gpu_plugin
-from hlo_run.formats.spelling import for_installed
+from hlo_run.formats.spelling import for_installed, installed_release, target_for
 from hlo_run.formats.xla import child_environment, last_words, refusal_text, require
 
 INSTALL_HINT = "pip install 'hlo-run[xla-gpu]', or docs/xla_diff.md for a way that JAX does not notice"
@@ -72,7 +72,9 @@ def compile_with_xla(
     """
     with temporary_folder("hlo-run-xla-") as folder:
         dumps = Path(folder, "dumps")
-        write_dumps(text, file, target, [*flags, "--xla_dump_hlo_as_text"], cuda, dumps, limit_seconds)
+        write_dumps(
+            text, file, target, [*flags, "--xla_dump_hlo_as_text", "--xla_dump_emitter_re=^ptx$"], cuda, dumps, limit_seconds
+        )
         thunks = _dump(dumps, "*.thunk_sequence.txt", file)
         return XlaCompilation(
             text=_dump(dumps, "*gpu_after_optimizations.txt", file),
@@ -97,7 +99,7 @@ def write_dumps(
     where = [f"--xla_gpu_cuda_data_dir={cuda}"] if cuda is not None else []
     with temporary_folder("hlo-run-xla-") as folder:
         description = Path(folder, "target.txtpb")
-        description.write_text(target, encoding="utf-8")
+        description.write_text(target_for(target, installed_release()), encoding="utf-8")
         _run(plugin, description, text, file, [*where, *_BASE_FLAGS, *_merged(flags), f"--xla_dump_to={dumps}"], limit_seconds)
 
 
@@ -107,7 +109,7 @@ def _kernel(name: str, *numbers: str) -> XlaKernel:
 
 
 def _kernels_ptx(folder: Path) -> str:
-    """Return the PTX with the module's kernels, or "". Constants are in another file."""
+    """Return the PTX with the module's kernels, or "". Constants are in a file without a kernel."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ptx"))]
     return "\n".join(text for text in texts if ".entry " in text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.fuzz.calls import CALLS
 from hlo_run.fuzz.case import Case, Fault, flat, mismatch
 from hlo_run.fuzz.compiling import compiled
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.ops.layouts import layouts_fit
 
 NAME = "host"
@@ -38,12 +38,12 @@ def judge(case: Case) -> Iterator[Fault]:
         yield mismatch(NAME, other, "the optimised module and the unoptimised one differ")
 
 
-def _run(case: Case, executable: Executable, engine: str) -> Any:
+def _run(case: Case, executable: Executable, engine: str) -> Literal:
     # In order: float atomics of several blocks round in the order in which they take effect.
     return HostBackend(engine=engine, in_order=True).run(executable, case.arguments, feeds=case.feeds)
 
 
-def _other_bits(one: Any, other: Any) -> str:
+def _other_bits(one: Literal, other: Literal) -> str:
     for number, (first, second) in enumerate(zip(flat([one]), flat([other]), strict=True)):
         if first.shape != second.shape or first.dtype != second.dtype:
             return f"array {number}: {first.dtype}{list(first.shape)} and {second.dtype}{list(second.shape)}"

@@ -7,7 +7,6 @@ second one runs the whole pipeline, and Host runs the executable on as many simu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from hlo_run.artifact.division import DividedEntry
 from hlo_run.backends.host.backend import HostBackend
@@ -18,6 +17,7 @@ from hlo_run.fuzz.compiling import compiled
 from hlo_run.fuzz.defined import open_part
 from hlo_run.fuzz.shardings import differs_by_device
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.partition import partition
 from hlo_run.reference.evaluate.evaluate import Reference
@@ -46,18 +46,18 @@ def host_judge(case: Case) -> Iterator[Fault]:
 
 def _partitions(case: Case) -> int:
     module: HloModule = case.module
-    count = int(module.attrs.get("num_partitions", 1))
-    if count == 1 or int(module.attrs.get("replica_count", 1)) != 1 or differs_by_device(module):
+    count = module.num_partitions
+    if count == 1 or module.replica_count != 1 or differs_by_device(module):
         raise LeftOut
     return count
 
 
-def _arguments(case: Case, divided: DividedEntry | None, count: int) -> list[list[Any]]:
+def _arguments(case: Case, divided: DividedEntry | None, count: int) -> list[list[Literal]]:
     whole = [case.arguments] * count
     return split_arguments(divided, whole, count) if divided is not None else whole
 
 
-def _compared(name: str, case: Case, divided: DividedEntry | None, results: Sequence[Any]) -> Iterator[Fault]:
+def _compared(name: str, case: Case, divided: DividedEntry | None, results: Sequence[Literal]) -> Iterator[Fault]:
     CALLS.take()
     joined = join_results(divided, results, len(results)) if divided is not None else results
     if open_part(case.module, in_range=case.claims is not None):

@@ -1,25 +1,22 @@
-"""Make the arguments of modules to check: in the ranges that the generator predicts with, or random ones for any module."""
+"""Makes the arguments of modules to check: in the ranges that the generator predicts with, or random ones for any module."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.execution.arguments import MODULE_SEED
 from hlo_run.execution.fitted_arguments import Fitter
 from hlo_run.fuzz.families.effects import FED
 from hlo_run.fuzz.generate import RandomModule
 from hlo_run.fuzz.program.values import TYPES, Range, Value
-from hlo_run.hlo.feeds import Feed
+from hlo_run.hlo.feeds import Feed, Feeds
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.dtype import DTYPES
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.reference.arguments.choices import Choices
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
 from hlo_run.reference.evaluate.devices import DeviceGrid
-
-Array = NDArray[Any]
 
 # How the arguments of modules without predictions are drawn: as XLA's tools do, whole numbers of both signs, and fractions.
 DRAWS = (
@@ -29,24 +26,24 @@ DRAWS = (
 )
 
 
-def draw_arguments(module: HloModule, seed: int, draw: int) -> list[Any]:
+def draw_arguments(module: HloModule, seed: int, draw: int) -> list[Literal]:
     """Return one argument per parameter of any module, drawn as `DRAWS[draw]` says, in ranges that the module can use.
 
     Raises Unsupported, DeviceError.
     """
     choices = Choices(module)
 
-    def make() -> list[Any]:
+    def make() -> list[Literal]:
         return list(make_fake_arguments(module, seed, draw=DRAWS[draw], choices=choices))
 
     return Fitter(module, DeviceGrid()).fitted(make, choices, MODULE_SEED, feeds_of(seed))[0]
 
 
-def make_arguments(random_module: RandomModule) -> list[Any]:
+def make_arguments(random_module: RandomModule) -> list[Literal]:
     """Return one argument per parameter, with numbers in the parameter's range; a seed gives the same arguments every time."""
     engine = np.random.default_rng(random_module.seed)
 
-    def make(value: Value) -> Any:
+    def make(value: Value) -> Literal:
         if value.is_tuple:
             return tuple(make(part) for part in value.parts)
         return random_numbers(engine, value.type, value.dims, value.range)
@@ -73,7 +70,7 @@ def random_numbers(engine: np.random.Generator, element_type: str, dims: tuple[i
     return numbers().astype(np.float32 if t.bits < 32 else np.float64).astype(numpy_type)
 
 
-def feeds_of(seed: int) -> Any:
+def feeds_of(seed: int) -> Feeds:
     """Return the source of infeed data for each device: random numbers in the range `FED`, the same in every run."""
 
     def feed_of(device: int) -> Feed:

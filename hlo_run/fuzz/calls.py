@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.custom_calls import custom_call, unregister
 from hlo_run.fuzz.families.effects import COUNT, FLIP, RECORD
-
-Array = NDArray[Any]
 
 
 class Record(Struct):

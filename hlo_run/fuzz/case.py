@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import count
-from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.arrays import Array
 from hlo_run.artifact import Executable
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.execution.signatures import Signature
@@ -19,7 +19,9 @@ from hlo_run.fuzz.calls import CALLS
 from hlo_run.fuzz.defined import open_part
 from hlo_run.fuzz.results import differences
 from hlo_run.fuzz.subjects import Subject
+from hlo_run.hlo.feeds import Feeds
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.options import Options, RunOptions
 from hlo_run.reference.compare.compare import ErrorSpec, compare
 from hlo_run.reference.compare.rounding import RoundingSamples
@@ -38,7 +40,7 @@ class Fault(Struct, frozen=True):
 
 
 class LeftOut(Exception):
-    """A judge has nothing to say of a module."""
+    """A judge cannot judge a module."""
 
 
 def mismatch(judge: str, differences: list[str], words: str = "wrong values", details: str = "") -> Fault:
@@ -65,20 +67,20 @@ class Case:
         self.executables: dict[Options, Executable] = {} if executables is None else executables
         self.claims = subject.made if draw is None else None
         if self.claims is not None:
-            self.arguments: list[Any] = make_arguments(self.claims)
+            self.arguments: list[Literal] = make_arguments(self.claims)
         else:
             self.arguments = draw_arguments(module, subject.seed, subject.seed % len(DRAWS) if draw is None else draw)
         self.expected_calls: Counter[tuple[str, str]] = Counter()
-        self.expected_feed: list[list[Any]] = []
+        self.expected_feed: list[list[Literal]] = []
 
     @property
-    def feeds(self) -> Any:
+    def feeds(self) -> Feeds:
         """The data of infeeds."""
         return feeds_of(self.subject.seed)
 
     @cached_property
-    def expected(self) -> Any:
-        """The reference's result. Raises what the reference raises."""
+    def expected(self) -> Literal:
+        """The reference's result. Raises the errors of the reference."""
         reference = Reference(self.module)
         CALLS.take()
         value = reference.run([self.arguments], feeds=self.feeds)[0]
@@ -86,11 +88,11 @@ class Case:
         return value
 
     @property
-    def leaves(self) -> list[Any]:
+    def leaves(self) -> list[Array]:
         """The arrays of the arguments."""
         return list(flat(self.arguments))
 
-    def differences(self, actual: Any, expected: Any = None) -> list[str]:
+    def differences(self, actual: Literal, expected: Literal | None = None) -> list[str]:
         """Return descriptions of the arrays that differ from the reference's (or `expected`) by more than rounding explains."""
         expected = self.expected if expected is None else expected
         if self.claims is not None:
@@ -100,10 +102,10 @@ class Case:
 
     @property
     def is_open(self) -> bool:
-        """True if HLO leaves values of a module open of which the generator predicts none."""
+        """True if HLO leaves values of a module open that the generator does not predict."""
         return self.claims is None and bool(open_part(self.module, in_range=False))
 
-    def nested(self, leaves: list[Any]) -> Any:
+    def nested(self, leaves: Sequence[Literal]) -> Literal:
         """Return the leaves of a result in the structure of the reference's result."""
         return _nested(self.expected, iter(leaves))
 
@@ -111,24 +113,23 @@ class Case:
         numbers = count()
         return RoundingSamples(self._in_f64, lambda: self._in_f64(next(numbers)))
 
-    def _in_f64(self, roundings: int | None = None) -> Any:
+    def _in_f64(self, roundings: int | None = None) -> Literal | None:
         try:
             return Reference(self.module, "f64", roundings).run([self.arguments], feeds=self.feeds)[0]
         except (Unsupported, DeviceError, MemoryError):
             return None
 
 
-def flat(values: Any) -> Iterator[Any]:
-    """Yield the arrays of nested tuples and lists."""
+def flat(values: Sequence[Literal]) -> Iterator[Array]:
+    """Yield the arrays of values, tuples depth first."""
     for value in values:
-        if isinstance(value, (tuple, list)):
+        if isinstance(value, tuple):
             yield from flat(value)
         else:
             yield np.asarray(value)
 
 
-def _nested(like: Any, leaves: Iterator[Any]) -> Any:
+def _nested(like: Literal, leaves: Iterator[Literal]) -> Literal:
     if not isinstance(like, tuple):
         return next(leaves)
-    parts = cast("tuple[Any, ...]", like)
-    return tuple(_nested(part, leaves) for part in parts)
+    return tuple(_nested(part, leaves) for part in like)

@@ -1,4 +1,4 @@
-"""Find what HLO leaves open in a module: there, two correct implementations may return different values.
+"""Finds the values that HLO leaves open in a module, so that two correct implementations may differ.
 
 The rules are those of XLA's operation semantics. Reductions whose order or init value matters are open. Results of an unstable
 sort, of conversions of floats that the integers do not have, of integer divisions by zero and of random numbers are open too.

@@ -1,10 +1,9 @@
-"""The findings of a hunt: how many modules agree, and the buckets of what does not."""
+"""The findings of a hunt: the number of modules that agree, and the buckets of the faults."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -43,7 +42,7 @@ class Bucket(Struct):
     sources: list[str] = field(default_factory=list[str])
     reduced: Reduced | None = None
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the bucket for JSON."""
         reduced = self.reduced
         return {
@@ -81,7 +80,7 @@ class Findings(Struct):
         return wanted
 
     def put(self, failure: Failure, reduced: Reduced | None) -> None:
-        """Add the end of a reduction. A mismatch moves to the bucket of the opcodes that are left."""
+        """Record the end of a reduction. A mismatch moves to the bucket of the opcodes that are left."""
         if reduced is None:
             return
         fault, name = failure.fault, failure.fault.signature.bucket
@@ -116,7 +115,7 @@ class Findings(Struct):
             if bucket.reduced is not None:
                 yield f"       {bucket.reduced.folder}: {bucket.reduced.instructions} instructions"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return the findings for JSON."""
         return {
             "modules": dict(self.kinds),

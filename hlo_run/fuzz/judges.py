@@ -1,4 +1,4 @@
-"""The table of judges: their names in `--against`, and how each is made."""
+"""The table of judges: their names in `--against`, and the function that makes each."""
 
 from __future__ import annotations
 

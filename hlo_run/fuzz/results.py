@@ -1,22 +1,20 @@
-"""Compare results with what the generator predicts of them: their ranges, grains and errors."""
+"""Compares results with the generator's predictions: their ranges, grains and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.fuzz.program.values import Value
-
-Array = NDArray[Any]
+from hlo_run.hlo.values.literal import Literal
 
 # The tolerance in units of the error bound, which counts the roundings of one order of operations only.
 _SLACK = 8.0
 
 
-def _plain(array: Any) -> Array:
+def _plain(array: Literal) -> Array:
     array = np.asarray(array)
     if np.iscomplexobj(array):
         return array.astype(np.complex128)
@@ -24,7 +22,7 @@ def _plain(array: Any) -> Array:
     return array if kind in "iub" else array.astype(np.int64 if "int" in array.dtype.name else np.float64)
 
 
-def _leaves(value: Value, literal: Any, path: str) -> Iterator[tuple[Value, Array, str]]:
+def _leaves(value: Value, literal: Literal, path: str) -> Iterator[tuple[Value, Array, str]]:
     if value.is_tuple:
         for number, (part, inner) in enumerate(zip(value.parts, literal, strict=True)):
             yield from _leaves(part, inner, f"{path}.{number}")
@@ -32,7 +30,7 @@ def _leaves(value: Value, literal: Any, path: str) -> Iterator[tuple[Value, Arra
         yield value, _plain(literal), path
 
 
-def false_claims(value: Value, literal: Any, path: str) -> Iterator[str]:
+def false_claims(value: Value, literal: Literal, path: str) -> Iterator[str]:
     """Yield the generator's claims about a value that are false: not finite, out of bounds, not a multiple of the grain."""
     for leaf, array, where in _leaves(value, literal, path):
         if array.size == 0 or array.dtype.kind == "b":
@@ -45,7 +43,7 @@ def false_claims(value: Value, literal: Any, path: str) -> Iterator[str]:
             yield f"{where} of {leaf.type} is not a multiple of its grain"
 
 
-def differences(value: Value, expected: Any, actual: Any, path: str) -> Iterator[str]:
+def differences(value: Value, expected: Literal, actual: Literal, path: str) -> Iterator[str]:
     """Yield a description of each array that differs by more than its range allows; exact arrays must be equal."""
     for (leaf, one, where), (_, other, _) in zip(_leaves(value, expected, path), _leaves(value, actual, path), strict=True):
         if one.shape != other.shape:
@@ -64,6 +62,6 @@ def differences(value: Value, expected: Any, actual: Any, path: str) -> Iterator
             )
 
 
-def same_feed(one: list[list[Any]], other: list[list[Any]]) -> bool:
+def same_feed(one: list[list[Literal]], other: list[list[Literal]]) -> bool:
     first, second = ([value for device in side for value in device] for side in (one, other))
     return len(first) == len(second) and all(np.array_equal(_plain(a), _plain(b)) for a, b in zip(first, second, strict=True))

@@ -32,7 +32,10 @@ _EVEN, _SHARDY, _INNER = 0.7, 0.4, 0.08
 
 
 class DeviceMesh(Struct, frozen=True):
-    """The axes of a mesh, by name, from major to minor. An odd one also divides what is too short, by devices in any order."""
+    """The axes of a mesh, by name, from major to minor.
+
+    An odd mesh also divides dimensions that are too short, by devices in any order.
+    """
 
     axes: tuple[tuple[str, int], ...]
     is_odd: bool = False
@@ -75,7 +78,7 @@ _ODD, _SHUFFLED = 0.25, 0.3
 
 
 def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shardy: bool | None = None) -> bool:
-    """Give a module shardings of a seed, in place, and the mesh and notation that are not given. False if it fits none.
+    """Give a module shardings of a seed, in place, with the mesh and notation if they are given. False if no sharding fits.
 
     A module of several devices, or with values that depend on the device, fits none; one with arrays of dynamic size does not
     fit Shardy. Fusions become calls, and aliases of
@@ -102,7 +105,7 @@ def shard(module: HloModule, seed: int, mesh: DeviceMesh | None = None, is_shard
 
 def is_of_several_devices(module: HloModule) -> bool:
     """True if the header names several replicas or partitions."""
-    return any(int(module.attrs.get(name, 1)) > 1 for name in ("replica_count", "num_partitions"))
+    return module.replica_count > 1 or module.num_partitions > 1
 
 
 def _may_be_divided(module: HloModule) -> bool:

@@ -1,4 +1,4 @@
-"""Convert a caller's arguments to literals of a module's parameters."""
+"""Converts a caller's arguments to literals of a module's parameters."""
 
 from __future__ import annotations
 

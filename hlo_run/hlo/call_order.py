@@ -20,7 +20,7 @@ class Caller(Protocol):
 
     @property
     def called_computations(self) -> tuple[Called, ...]:
-        """The computations that it calls."""
+        """The computations that the instruction calls."""
         ...
 
 
@@ -29,12 +29,12 @@ class Called(Protocol):
 
     @property
     def callers(self) -> Iterable[Caller]:
-        """The instructions that call it."""
+        """The instructions that call the computation."""
         ...
 
     @property
     def instructions(self) -> Iterable[Caller]:
-        """Its instructions."""
+        """The instructions of the computation."""
         ...
 
 
@@ -70,7 +70,7 @@ class CallOrder:
         del self._places[computation], self._numbers[computation]
 
     def call(self, caller: Called, callee: Called) -> None:
-        """Take note of a call, unless a computation of another module is concerned."""
+        """Record a call, unless a computation of another module is concerned."""
         if caller not in self._places or callee not in self._places or caller is callee:
             return
         self._calls += 1
@@ -88,7 +88,7 @@ class CallOrder:
             self._place(computation, self._places[computation][0])
 
     def follow(self, other: CallOrder, copies: Mapping[Any, Called]) -> None:
-        """Give copies of computations the order of these in another module, if that has an order of them."""
+        """Order copies of computations as their originals in another module, if that has an order of them."""
         if other._places:
             self._places = {copies[old]: place for old, place in other._places.items()}
             self._numbers = {copies[old]: number for old, number in other._numbers.items()}

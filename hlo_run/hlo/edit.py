@@ -10,9 +10,9 @@ import numpy as np
 from hlo_run.errors import Where
 from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, CONTROL_FLOW, SIDE_EFFECT
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.records import replace
@@ -69,6 +69,29 @@ class InstructionMaker:
         **attributes: AttributeValue,
     ) -> HloInstruction:
         """Make an instruction of any opcode; its default name is the opcode."""
+        return self._made(opcode, shape, operands, attributes, called, name)
+
+    def add_with(
+        self,
+        opcode: Opcode,
+        shape: Shape,
+        operands: Sequence[HloInstruction],
+        attributes: Mapping[str, AttributeValue],
+        called: Mapping[str, Sequence[HloComputation]] | None = None,
+        name: str = "",
+    ) -> HloInstruction:
+        """Make an instruction as `add` does, with the attributes of a mapping."""
+        return self._made(opcode, shape, operands, dict(attributes), called, name)
+
+    def _made(
+        self,
+        opcode: Opcode,
+        shape: Shape,
+        operands: Sequence[HloInstruction],
+        attributes: dict[str, AttributeValue],
+        called: Mapping[str, Sequence[HloComputation]] | None,
+        name: str,
+    ) -> HloInstruction:
         self._inherit(opcode, shape, attributes)
         groups = {key: tuple(group) for key, group in called.items()} if called else None
         return self._put(HloInstruction(name or opcode, opcode, shape, operands, attributes, groups))
@@ -87,7 +110,7 @@ class InstructionMaker:
         return self.add("broadcast", like.with_element_type(scalar.shape.element_type), [scalar], dimensions=())
 
     def zeros(self, shape: Shape) -> HloInstruction:
-        """Make zeros: a constant for a scalar, else a broadcast of it."""
+        """Make zeros: a constant for a scalar, else its broadcast."""
         zero = self.constant(0, shape.element_type)
         return self.filled(zero, shape) if shape.dims else zero
 
@@ -204,15 +227,18 @@ _WITHOUT_SHARDING: tuple[Opcode, ...] = ("bitcast", "reshape", "transpose")
 class Editor(InstructionMaker):
     """Makes instructions in the computation of `origin`, with its source location.
 
-    With `derives`, they get the metadata of `origin`, and unless `keeps_sharding` is false its sharding if the rank fits
-    (bitcasts, reshapes and transposes get none, as in XLA).
+    With `derives`, they get the metadata of `origin`, and unless `keeps_frontend_attributes` or `keeps_sharding` is false its
+    frontend attributes and, if the rank fits, its sharding (bitcasts, reshapes and transposes get none, as in XLA).
     """
 
-    def __init__(self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True) -> None:
+    def __init__(
+        self, origin: HloInstruction, derives: bool = True, keeps_sharding: bool = True, keeps_frontend_attributes: bool = True
+    ) -> None:
         super().__init__()
         self.origin = origin
         self.derives = derives
         self.keeps_sharding = keeps_sharding
+        self.keeps_frontend_attributes = keeps_frontend_attributes
 
     @property
     def computation(self) -> HloComputation:
@@ -226,6 +252,8 @@ class Editor(InstructionMaker):
             return
         if "metadata" in origin.attrs:
             attributes["metadata"] = origin.attrs["metadata"]
+        if self.keeps_frontend_attributes and "frontend_attributes" in origin.attrs:
+            attributes.setdefault("frontend_attributes", origin.attrs["frontend_attributes"])
         if (
             self.keeps_sharding
             and opcode not in _WITHOUT_SHARDING
@@ -301,7 +329,7 @@ def has_side_effect(instruction: HloInstruction) -> bool:
     # On a channel it may meet an instruction of another program, but not of a partition, which runs the same one. A layout that
     # is pinned is one for others to rely on.
     module = instruction.parent.module if instruction.parent is not None else None
-    is_partitioned = module is not None and module.attrs.get("num_partitions", 1) != 1
+    is_partitioned = module is not None and module.num_partitions != 1
     return ("channel_id" in instruction.attrs and not is_partitioned) or bool(instruction.attrs.get("constrain_layout", False))
 
 
@@ -357,7 +385,7 @@ def bypass(module: HloModule, old: HloInstruction, inherits: bool = True) -> Non
 
 
 def remove_unused(candidates: Iterable[HloInstruction]) -> None:
-    """Remove the candidates without users, then instructions that only they used; keep those that are not removable."""
+    """Remove the candidates without users, then instructions that only they used; keep instructions that are not removable."""
     waiting = [candidate for candidate in candidates if candidate.parent is not None]
     ordered = {p for c in {i.parent for i in waiting if i.parent} for i in c.instructions for p in i.control_predecessors}
     left: dict[HloInstruction, int] = {}
@@ -430,7 +458,7 @@ class Leftovers:
 
 
 def replace_each(module: HloModule, olds: Iterable[HloInstruction], made: Callable[[HloInstruction], HloInstruction]) -> None:
-    """Replace each instruction by what `made` returns for it; each goes, with operands that only it used, before the next."""
+    """Replace each instruction by the result of `made`; remove it, with operands that only it used, before the next."""
     unused = Leftovers()
     for old in olds:
         module.replace(old, made(old))
@@ -439,78 +467,28 @@ def replace_each(module: HloModule, olds: Iterable[HloInstruction], made: Callab
 
 
 def remove_dead(module: HloModule) -> None:
-    """Remove unused instructions and uncalled computations."""
-    remove_unused([i for c in module.computations for i in c.instructions if not i.users])
+    """Remove unused instructions and uncalled computations.
+
+    Users go before operands, the last ones first, as in XLA's `HloDCE`: the order in which other users are listed depends on it.
+    """
+    for computation in module.computations:
+        if any(not i.users and is_removable(i) for i in computation.instructions):
+            _remove_dead_of(computation)
     remove_uncalled(module)
 
 
-def remove_unread_results(module: HloModule) -> None:
-    """Remove the results of fusions that no get-tuple-element reads. A module with a schedule keeps them.
-
-    A fusion of which one result is left returns that result instead of a tuple.
-    """
-    if module.schedule is not None:
-        return
-    for fusion in module.instructions_of("fusion"):
-        if fusion.shape.is_tuple and fusion.parent is not None:
-            _drop_results(module, fusion)
-
-
-def _drop_results(module: HloModule, fusion: HloInstruction) -> None:
-    """Remove the results of a fusion that no get-tuple-element reads, and the parameters that only they need."""
-    body, root = fusion.fused_computation, fusion.fused_computation.root
-    if root.opcode != "tuple" or fusion.is_root or any(user.opcode != "get-tuple-element" for user in fusion.users):
-        return
-    used = {user.tuple_index for user in fusion.users}
-    used |= {n for n, value in enumerate(root.operands) if has_side_effect(value)}
-    if not used or len(used) == len(root.operands) or len(body.callers) > 1:
-        return
-    kept = sorted(used)
-    olds = root.operands
-    if len(kept) == 1:
-        body.root = olds[kept[0]]
-        root.operands = ()
-        body.remove(root)
-        fusion.shape = body.root.shape
-        for user in list(fusion.users):
-            _read_whole(module, fusion, user)
-    else:
-        fusion.shape = Shape.make_tuple(tuple(olds[n].shape for n in kept))
-        # A new root, as in XLA: it has no metadata of the schedule.
-        new = InstructionMaker(body, root.where).add("tuple", fusion.shape, [olds[n] for n in kept], name=root.name)
-        module.replace(root, new)
-        root.operands = ()
-        body.remove(root)
-        for user in fusion.users:
-            user.attrs["index"] = kept.index(user.tuple_index)
-    remove_unused([value for value in dict.fromkeys(olds) if not value.users and not value.is_root])
-    _drop_parameters(fusion, body)
-
-
-def _read_whole(module: HloModule, fusion: HloInstruction, element: HloInstruction) -> None:
-    assert element.parent is not None, "a user is in a computation"
-    for other in element.parent.instructions:
-        if element in other.control_predecessors:
-            other.control_predecessors = [fusion if p is element else p for p in other.control_predecessors]
-    fusion.control_predecessors = list(dict.fromkeys((*fusion.control_predecessors, *element.control_predecessors)))
-    element.control_predecessors = []
-    module.replace(element, fusion)
-    element.parent.remove(element)
-
-
-def _drop_parameters(fusion: HloInstruction, body: HloComputation) -> None:
-    kept = [parameter for parameter in body.parameters if parameter.users or parameter.is_root]
-    if len(kept) == len(fusion.operands):
-        return
-    numbers = [parameter.parameter_number for parameter in kept]
-    before = fusion.operands
-    fusion.operands = tuple([before[n] for n in numbers])
-    for parameter in [p for p in body.parameters if p not in kept]:
-        body.remove(parameter)
-    for number, parameter in enumerate(kept):
-        parameter.attrs["parameter_number"] = number
-    body.forget_parameters()
-    remove_unused([operand for operand in before if not operand.users])
+def _remove_dead_of(computation: HloComputation) -> None:
+    first = {p for i in computation.instructions for p in i.control_predecessors}
+    gone: dict[HloInstruction, None] = {}
+    for unused in reversed(computation.post_order()):
+        waiting = [unused]
+        for instruction in waiting:  # grows while we walk
+            if instruction in gone or instruction.users or instruction in first or not is_removable(instruction):
+                continue
+            gone[instruction] = None
+            waiting += instruction.operands
+            instruction.operands = ()
+    computation.remove_all(gone)
 
 
 def remove_uncalled(module: HloModule) -> None:
@@ -553,7 +531,7 @@ def clone_computation(module: HloModule, computation: HloComputation, suffix: st
 
 
 def clone_with_fusions(module: HloModule, computation: HloComputation, suffix: str = "clone") -> HloComputation:
-    """Clone a computation and, with the same suffix, what its fusions, custom calls and starts of async pairs call: as XLA."""
+    """Clone a computation and, with the same suffix, the callees of its fusions, custom calls and async starts, as XLA does."""
     clone = clone_computation(module, computation, suffix)
     for instruction in clone.instructions:
         clone_called(module, instruction, suffix)
@@ -561,7 +539,7 @@ def clone_with_fusions(module: HloModule, computation: HloComputation, suffix: s
 
 
 def clone_called(module: HloModule, copy: HloInstruction, suffix: str = "clone") -> None:
-    """Give a copied fusion, custom call or start of an async pair computations of its own; others share theirs."""
+    """Give a copied fusion, custom call or start of an async pair its own computations; others share theirs."""
     if copy.opcode in ("fusion", "custom-call", "async-start") and copy.called:
         copy.called = {
             name: tuple(clone_with_fusions(module, computation, suffix) for computation in group)

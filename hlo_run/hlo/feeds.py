@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.errors import DeviceError, UsageError
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Returns the next array for an infeed of this element type and these dimensions. Raises UsageError if the array has another
 # type or other dimensions, DeviceError if no array is left.
-Feed: TypeAlias = Callable[[str, tuple[int, ...]], NDArray[Any]]
+Feed: TypeAlias = Callable[[str, tuple[int, ...]], Array]
 # Returns the feed of a device, from its first array. Devices are numbered replica-major.
 Feeds: TypeAlias = Callable[[int], Feed]
 
@@ -47,15 +47,15 @@ def take_literal(feed: Feed, shape: Shape) -> Literal:
     return literal_of(shape, (feed(leaf.element_type, leaf.dims) for leaf in leaves if leaf.is_array))
 
 
-def literal_of(shape: Shape, arrays: Iterator[NDArray[Any]]) -> Literal:
+def literal_of(shape: Shape, arrays: Iterator[Array]) -> Literal:
     """Return a value of a shape that has these arrays as its leaves."""
     if shape.is_tuple:
         return tuple(literal_of(part, arrays) for part in shape.tuple_shapes)
     return next(arrays) if shape.is_array else ()
 
 
-def take_tiles(feed: Feed, arrays: Sequence[FedArray], partition: int) -> Iterator[NDArray[Any]]:
-    """Take the next whole arrays from the feed, and yield the partition's tile of each of which it has one.
+def take_tiles(feed: Feed, arrays: Sequence[FedArray], partition: int) -> Iterator[Array]:
+    """Take the next whole arrays from the feed, and yield the partition's tile of each, if it has one.
 
     Tiles at the end of an array are smaller than others, or empty.
     """
@@ -69,12 +69,12 @@ def take_tiles(feed: Feed, arrays: Sequence[FedArray], partition: int) -> Iterat
 class _Given:
     """A feed of given arrays."""
 
-    def __init__(self, arrays: tuple[NDArray[Any], ...], source: str) -> None:
+    def __init__(self, arrays: tuple[Array, ...], source: str) -> None:
         self._arrays = arrays
         self._source = source
         self._taken = 0
 
-    def __call__(self, element_type: str, dims: tuple[int, ...]) -> NDArray[Any]:
+    def __call__(self, element_type: str, dims: tuple[int, ...]) -> Array:
         number, count = self._taken, len(self._arrays)
         if number >= count:
             hint = "pass --infeed=FILE.npz with infeed0, infeed1, ..: the leaves of all infeeds in order"

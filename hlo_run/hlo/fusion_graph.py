@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 from hlo_run.hlo.fused_names import FusedNames, clone_name
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.user_list import UserList
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 
 

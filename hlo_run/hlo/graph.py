@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hlo_run.errors import Where
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.call_order import CallOrder
-from hlo_run.hlo.instruction_attributes import Attributes, AttributeValue, TypedAttributes
+from hlo_run.hlo.instruction_attributes import Attributes, TypedAttributes
+from hlo_run.hlo.module_attributes import HeaderAttributes, HeaderValue
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.print_options import DEFAULT, PrintOptions
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
@@ -198,7 +200,7 @@ class HloInstruction(TypedAttributes):
 
     @property
     def to_apply(self) -> HloComputation:
-        """The computation of a call, or the one that a reduce, sort, scatter or other instruction applies to elements."""
+        """The computation of a call, or the computation that a reduce, sort, scatter or other instruction applies to elements."""
         return self._called["to_apply"][0]
 
     @property
@@ -272,7 +274,7 @@ class HloComputation:
         """The parameters ordered by number."""
         if self._parameters is None:
             found = [i for i in self.instructions if i.opcode == "parameter"]
-            self._parameters = sorted(found, key=lambda i: i.attrs["parameter_number"])
+            self._parameters = sorted(found, key=lambda i: i.parameter_number)
         return list(self._parameters)
 
     def forget_parameters(self) -> None:
@@ -423,10 +425,7 @@ class CallingConvention(Protocol):
     """Converts a function's arguments to arguments of the module made from it, and the module's result to the function's."""
 
     def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """Return a value per entry parameter, or a different number of values if the arguments do not fit.
-
-        Raises UsageError.
-        """
+        """Return a value per entry parameter, or another number of values for other arguments. Raises UsageError."""
         ...
 
     def result(self, module: HloModule, literal: Literal) -> Literal:
@@ -434,7 +433,7 @@ class CallingConvention(Protocol):
         ...
 
 
-class HloModule:
+class HloModule(HeaderAttributes):
     """A module: computations in order of definition, the entry, header attributes as parsed.
 
     `attrs` holds the header's attributes by name (`is_scheduled`, `entry_computation_layout`, ..). `schedule` maps a
@@ -443,16 +442,16 @@ class HloModule:
     result have descending layouts, whatever parameters and root have, unless the header has an `entry_computation_layout`.
     `convention` is that of the function the module was made from, if any. `divided` says how arguments and result are divided,
     once the module is that of one partition. `is_propagated` is True once the shardings are final. `settled` is the state of
-    `hlo/unchanged.py`.
+    `hlo/unchanged.py`, `facts` of `analysis/facts.py`.
     """
 
     def __init__(
-        self, name: str, attrs: dict[str, AttributeValue] | None = None, has_header: bool = True, has_entry: bool = True
+        self, name: str, attrs: dict[str, HeaderValue] | None = None, has_header: bool = True, has_entry: bool = True
     ) -> None:
         self.name = name
         self.computations: list[HloComputation] = []
         self.entry_computation: HloComputation | None = None
-        self.attrs: dict[str, AttributeValue] = {} if attrs is None else attrs
+        self.attrs: dict[str, HeaderValue] = {} if attrs is None else attrs
         self.schedule: dict[HloComputation, list[HloInstruction]] | None = None
         self.version = 0
         self.has_header = has_header
@@ -462,6 +461,7 @@ class HloModule:
         self.divided: DividedEntry | None = None
         self.is_propagated = False
         self.settled: dict[tuple[Hashable, HloComputation], int] = {}
+        self.facts: dict[Callable[[HloModule], Any], tuple[int, Any]] = {}
         self._found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = (-1, {})
         self.instruction_names = NameUniquer()
         self.call_order = CallOrder()
@@ -518,17 +518,17 @@ class HloModule:
         computation.edited_at = self.version
         return computation
 
-    def replace(self, old: HloInstruction, new: HloInstruction) -> None:
+    def replace(self, old: HloInstruction, new: HloInstruction, keeps_frontend_attributes: bool = True) -> None:
         """Replace `old` by `new` in all its users and as the root; `new` inherits the source location of `old` if it has none.
 
-        As in XLA's `ReplaceInstruction`, `new` inherits metadata, frontend attributes and a sharding that it lacks, and the name
-        if both have the same opcode. `old` stays, without users; dead-code elimination removes it.
+        As in XLA's `ReplaceInstruction`, `new` inherits metadata, a sharding and (if `keeps_frontend_attributes`) frontend
+        attributes that it lacks, and the name if both have the same opcode. `old` stays, without users.
         """
         self.replace_uses(old, new)
         before, after = old.metadata, new.metadata
         if isinstance(before, OpMetadata) and before.op_name and not (isinstance(after, OpMetadata) and after.op_name):
             new.attrs["metadata"] = before
-        for name in ("frontend_attributes", "sharding"):
+        for name in ("frontend_attributes", "sharding") if keeps_frontend_attributes else ("sharding",):
             if name in old.attrs and name not in new.attrs:
                 new.attrs[name] = old.attrs[name]
         is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")

@@ -1,19 +1,21 @@
-"""The attributes of an instruction: by name, and by the typed accessors of those that passes ask for."""
+"""The attributes of an instruction: by name, and by typed accessors for the attributes that passes read."""
 
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from hlo_run.hlo.values.attribute_values import DimLabels, FftType, FrontendAttributes, OperandAliasing, Window
+from hlo_run.hlo.values.attribute_values import AttributeValue, DimLabels, FftType, FrontendAttributes, OperandAliasing, Window
 from hlo_run.hlo.values.literal import Array, Literal
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
+from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 
-# The closed set of attribute values is the union in hlo/values/attribute_values.py; an instruction only stores them.
-AttributeValue = Any
+if TYPE_CHECKING:
+    from hlo_run.artifact.division import FedArray
 
+_T = TypeVar("_T")
 _NO_WINDOW = Window()
 _ALL_IN_ONE_GROUP = ReplicaGroups()
 _NO_ALIASES = OperandAliasing()
@@ -26,8 +28,9 @@ class _Edited(Protocol):
 class Attributes(MutableMapping[str, AttributeValue]):
     """An instruction's attributes by XLA's attribute name; to write one counts as an edit of the module."""
 
-    # `stored` is for the accessors of `TypedAttributes`, which only read.
+    # `stored` is for the typed accessors, which only read. They know the type of the attribute that they name.
     __slots__ = ("_owner", "stored")
+    stored: dict[str, Any]
 
     def __init__(self, owner: _Edited, values: dict[str, AttributeValue]) -> None:
         self._owner = owner
@@ -55,7 +58,13 @@ class Attributes(MutableMapping[str, AttributeValue]):
 
     # Faster than MutableMapping's versions, which call __getitem__ for each key.
 
-    def get(self, key: str, default: AttributeValue = None) -> AttributeValue:
+    @overload
+    def get(self, key: str, default: None = None) -> AttributeValue | None: ...
+    @overload
+    def get(self, key: str, default: AttributeValue) -> AttributeValue: ...
+    @overload
+    def get(self, key: str, default: _T) -> AttributeValue | _T: ...
+    def get(self, key: str, default: object = None) -> object:
         """Return an attribute's value, or `default` if the instruction has no such attribute."""
         return self.stored.get(key, default)
 
@@ -73,7 +82,7 @@ class Attributes(MutableMapping[str, AttributeValue]):
 
 
 class TypedAttributes:
-    """Read one attribute of an instruction, with its type. An attribute has XLA's name unless the docstring gives it.
+    """Reads one attribute of an instruction, with its type. An attribute has XLA's name unless the docstring gives it.
 
     An attribute that its opcode requires raises KeyError on an instruction of another opcode. An optional one returns its
     default, on any instruction. No accessor goes through `Attributes.__getitem__`, which would be another call.
@@ -230,7 +239,61 @@ class TypedAttributes:
         """The (source, target) devices of a collective-permute."""
         return self.attrs.stored["source_target_pairs"]
 
+    @property
+    def dynamic_slice_sizes(self) -> tuple[int, ...]:
+        """The sizes of the result of a dynamic-slice."""
+        return self.attrs.stored["dynamic_slice_sizes"]
+
+    @property
+    def rng_delta(self) -> int:
+        """The `delta` that a rng-get-and-update-state adds to its counter."""
+        return self.attrs.stored["delta"]
+
+    @property
+    def given_sharding(self) -> Sharding:
+        """The `sharding` of an instruction that has one; see `sharding`."""
+        return self.attrs.stored["sharding"]
+
     # Optional: with a default, or None where the absence of the attribute means something.
+
+    def ints(self, name: str) -> tuple[int, ...]:
+        """Return an attribute that lists integers, such as `dimensions`; () without it."""
+        return self.attrs.stored.get(name, ())
+
+    @property
+    def operand_layouts(self) -> tuple[Shape, ...] | None:
+        """The `operand_layout_constraints` of a custom call: the shapes, with layouts, that its operands must have."""
+        return self.attrs.stored.get("operand_layout_constraints")
+
+    @property
+    def outfeed_shape(self) -> Shape | None:
+        """The shape, with layouts, that the host gets from an outfeed; None if it is the operand's."""
+        return self.attrs.stored.get("outfeed_shape")
+
+    @property
+    def fed(self) -> tuple[FedArray, ...]:
+        """The whole arrays that an infeed takes, of which each partition keeps tiles; () if it takes its own arrays."""
+        return self.attrs.stored.get("fed", ())
+
+    @property
+    def in_place_slice_sizes(self) -> IntLists:
+        """The `slice_sizes` of a collective-permute that updates its operands in place, a list for each; () for another one."""
+        return self.attrs.stored.get("slice_sizes", ())
+
+    @property
+    def parameter_replication(self) -> tuple[bool, ...]:
+        """For each array of a parameter, whether all replicas have the same value; () if nothing is known."""
+        return self.attrs.stored.get("parameter_replication", ())
+
+    @property
+    def constrains_layout(self) -> bool:
+        """The `constrain_layout` of a collective: passes must keep its layouts."""
+        return self.attrs.stored.get("constrain_layout", False)
+
+    @property
+    def transpose_a(self) -> str:
+        """The form of the matrix of a triangular-solve: NO_TRANSPOSE, TRANSPOSE or ADJOINT."""
+        return self.attrs.stored.get("transpose_a", "NO_TRANSPOSE")
 
     @property
     def custom_call_target(self) -> str:
@@ -364,7 +427,7 @@ class TypedAttributes:
 
     @property
     def comparison_order(self) -> str:
-        """Of a compare: `order`, TOTAL or PARTIAL; empty for that of the elements: PARTIAL for floats and complex numbers."""
+        """The `order` of a compare, TOTAL or PARTIAL; empty for its type's default: PARTIAL for floats and complex numbers."""
         return self.attrs.stored.get("order", "")
 
     @property

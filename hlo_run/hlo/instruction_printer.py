@@ -8,7 +8,6 @@ from typing import TypeAlias
 import numpy as np
 
 from hlo_run.hlo.async_ops import async_start, is_one_instruction
-from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import ATTRIBUTES, CALLED_ATTRIBUTES, attribute_kind
 from hlo_run.hlo.attributes.text import format_int_lists
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -234,11 +233,11 @@ def _inline_frame(instruction: HloInstruction) -> OpMetadata | None:
     """Return the metadata with the place of their stack frame in place of its number; None if they name no frame."""
     metadata = instruction.metadata
     module = instruction.parent.module if instruction.parent is not None else None
-    frames = module.attrs.get("stack_frames") if module is not None else None
+    frames = module.stack_frames if module is not None else None
     if metadata is None or not metadata.stack_frame_id:
         return None
     plain = replace(metadata, stack_frame_id=0)
-    if not isinstance(frames, StackFrames) or metadata.stack_frame_id > len(frames.frames):
+    if frames is None or metadata.stack_frame_id > len(frames.frames):
         return plain
     frame = frames.frames[metadata.stack_frame_id - 1]
     return replace(plain, source_file=unescape(frame.file) or "", source_line=frame.line, source_column=frame.column)

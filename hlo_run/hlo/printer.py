@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.attributes.lexer import RESERVED
-from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.attributes.text import format_bools, format_entry_layout
 from hlo_run.hlo.graph import TEXT_OF, HloComputation, HloInstruction, HloModule
@@ -52,8 +51,8 @@ _HEADER_AFTER_LAYOUT = (
 def module_to_string(module: HloModule, options: PrintOptions = DEFAULT) -> str:
     """Return the whole module; an empty line follows the header and every computation."""
     parts = ["  " * options.indent + header_to_string(module, options)]
-    frames = module.attrs.get("stack_frames")
-    if options.metadata and isinstance(frames, StackFrames) and frames.frames:
+    frames = module.stack_frames
+    if options.metadata and frames is not None and frames.frames:
         parts.append(str(frames))
     order = creation_order(module) if options.in_creation_order else computation_order(module)
     for computation in order:
@@ -88,7 +87,7 @@ def _has(module: HloModule, name: str) -> bool:
 
 def _header_value(module: HloModule, name: str) -> str:
     value = module.attrs[name]
-    if name in _FLAG_LISTS:
+    if name in _FLAG_LISTS and isinstance(value, tuple):
         return format_bools(value)
     if name == "backend_config":
         return string_or_json(str(value))
@@ -97,9 +96,8 @@ def _header_value(module: HloModule, name: str) -> str:
 
 def _entry_layout(module: HloModule) -> EntryLayout:
     """Return the header's `entry_computation_layout`, or one of the shapes of the entry's parameters and root."""
-    written = module.attrs.get("entry_computation_layout")
-    if isinstance(written, EntryLayout):
-        return written
+    if module.entry_layout is not None:
+        return module.entry_layout
     shapes = [instruction.shape for instruction in (*module.entry.parameters, module.entry.root)]
     if module.has_default_entry_layout:
         shapes = [shape.in_default_order() for shape in shapes]

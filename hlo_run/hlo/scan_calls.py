@@ -32,7 +32,7 @@ class RowScan(Struct, frozen=True):
 
 
 def row_scan(call: HloInstruction) -> RowScan | None:
-    """Return what a scan's backend_config says, as JSON or as attributes of a typed call; None for another kind than sums."""
+    """Return the scan that a backend_config describes, as JSON or as attributes of a typed call; None unless it is a sum."""
     text = call.backend_config
     sizes = [re.search(rf'\b{name}"?\s*[:=]\s*"?(\d+)', text) for name in ("vector_length", "row_length", "column_length")]
     if re.search(r'\bkind"?\s*[:=]\s*("SUM"|1\b)', text) is None:

@@ -1,4 +1,4 @@
-"""Composition of indexing maps: the results of one feed the dimensions of the next."""
+"""Composition of indexing maps: the results of one map feed the dimensions of the next."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Interval(Struct, frozen=True):
         return max(0, self.upper - self.lower + 1)
 
     def contains(self, value: int) -> bool:
-        """True if `value` is in the interval; the bounds are."""
+        """True if `value` is in the interval; the bounds are inside."""
         return self.lower <= value <= self.upper
 
     def encloses(self, other: Interval) -> bool:
@@ -131,7 +131,7 @@ class Interval(Struct, frozen=True):
         return Interval(max(self.lower, other.lower), max(self.upper, other.upper))
 
     def compare(self, predicate: Comparison, other: Interval) -> bool | None:
-        """Return what `x predicate y` is for all x in this interval and y in `other`; None if it depends on x and y."""
+        """Return the truth of `x predicate y` for all x in this interval and y in `other`; None if it depends on x and y."""
         match predicate:
             case "lt":
                 return self._always_less(other)

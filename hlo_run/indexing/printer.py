@@ -67,7 +67,7 @@ def attribute_text(indexing_map: PrintableMap) -> str:
 
 
 def constraints_as_printed(indexing_map: PrintableMap) -> list[tuple[Expr, Interval]]:
-    """Return the constraints in printed order. Code that depends on the order then gives the same for a parsed map."""
+    """Return the constraints in printed order. Code that depends on the order gives the same result for a parsed map."""
     return [constraint for _, constraint in _sorted_constraints(indexing_map)]
 
 

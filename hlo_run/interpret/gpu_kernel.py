@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
+from hlo_run.arrays import NumpyType
 from hlo_run.dialects.types import is_memref
 from hlo_run.interpret.kernel import Environment, KernelInterpreter, Step, Values, Work, dense_values, merged, symbol_of, turns
 from hlo_run.interpret.memory import Memory, Tensor
@@ -25,7 +26,7 @@ LANES = 1 << 17
 
 
 class Fault(Exception):
-    """The program does what it must not do, at the operation `op`."""
+    """A rule that the program breaks, at the operation `op`."""
 
     def __init__(self, op: Operation, message: str) -> None:
         super().__init__(message)
@@ -38,7 +39,7 @@ class Buffer(Tensor, frozen=True):
     strides: tuple[int, ...] = ()
 
     @staticmethod
-    def packed(address: Array, dtype: np.dtype[Any], dims: Sequence[int]) -> Buffer:
+    def packed(address: Array, dtype: NumpyType, dims: Sequence[int]) -> Buffer:
         """Return a buffer whose elements are in row-major order without gaps."""
         strides: list[int] = []
         step = 1
@@ -48,7 +49,7 @@ class Buffer(Tensor, frozen=True):
         return Buffer(address, dtype, tuple(dims), tuple(strides))
 
 
-def buffer_dtype(type_: Attribute) -> np.dtype[Any]:
+def buffer_dtype(type_: Attribute) -> NumpyType:
     """Return the numpy type of the elements of a memref. Raises NotInterpreted for others."""
     assert is_memref(type_), "a buffer is a memref"
     return dtype_of(str(type_.element_type))

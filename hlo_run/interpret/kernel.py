@@ -18,11 +18,11 @@ from xdsl.dialects.builtin import ArrayAttr, DenseIntOrFPElementsAttr, FloatAttr
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from hlo_run.analysis.tiling.launch_dimensions import LaunchDimensions
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.dialects import gpu, llvm_extra, nvvm
 from hlo_run.dialects.types import is_tensor, is_vector
 from hlo_run.interpret.memory import Memory, Tensor
 from hlo_run.interpret.scalars import (
-    Array,
     NotInterpreted,
     compare_floats,
     compare_integers,
@@ -42,7 +42,7 @@ Environment: TypeAlias = "dict[SSAValue, Any]"
 
 
 class Step(Struct):
-    """One operation: the values of its operands, the lanes that execute it, and the values of all that is in scope."""
+    """One operation: the values of its operands, the lanes that execute it, and all values in scope."""
 
     op: Any
     values: list[Any]
@@ -59,7 +59,10 @@ _TERMINATORS = frozenset(
 def interpret(
     module: ModuleOp, kernel: str, launch: LaunchDimensions, memory: Memory, arguments: Sequence[int], until: float
 ) -> None:
-    """Run a launch: `arguments` are the addresses of the kernel's. Raises NotInterpreted, also after `until` (time.monotonic)."""
+    """Run a launch: `arguments` are the addresses of the kernel's arguments.
+
+    Raises NotInterpreted, also after `until` (time.monotonic).
+    """
     with np.errstate(all="ignore"):
         KernelInterpreter(module, launch, memory, until).run(kernel, arguments)
 
@@ -307,7 +310,7 @@ class KernelInterpreter:
         self._store_vector(target.place([index]), value, mask)
         return [target]
 
-    def _load_vector(self, address: Array, dtype: np.dtype[Any], dims: tuple[int, ...], mask: Array) -> Array:
+    def _load_vector(self, address: Array, dtype: NumpyType, dims: tuple[int, ...], mask: Array) -> Array:
         parts = [self._memory.load(address + n * dtype.itemsize, dtype, mask) for n in range(dims[0])]
         return np.stack(parts, axis=-1)
 
@@ -473,7 +476,7 @@ def symbol_of(attribute: Attribute) -> str:
     return attribute.string_value()
 
 
-def value_dtype(type_: Attribute) -> np.dtype[Any]:
+def value_dtype(type_: Attribute) -> NumpyType:
     return dtype_of(str(type_.get_element_type() if is_vector(type_) else type_))
 
 
@@ -501,7 +504,7 @@ def dense_values(value: Any) -> Array:
     return np.repeat(data, count) if data.size == 1 else data
 
 
-def _bits(value: Array, type_: Attribute, dtype: np.dtype[Any]) -> Array:
+def _bits(value: Array, type_: Attribute, dtype: NumpyType) -> Array:
     if is_vector(type_) or value.ndim > 1 or value.dtype.itemsize != dtype.itemsize:
         raise NotInterpreted(f"a bitcast to {type_}")
     return np.ascontiguousarray(value).view(dtype).reshape(value.shape)

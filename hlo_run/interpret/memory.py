@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.arrays import NumpyType
 from hlo_run.interpret.scalars import Array, BadAccess
 
 _ALIGNMENT = 256
@@ -29,7 +30,7 @@ class Memory:
         self.data = np.concatenate((self.data, piece))
         return start
 
-    def load(self, address: Array, dtype: np.dtype[Any], mask: Array) -> Array:
+    def load(self, address: Array, dtype: NumpyType, mask: Array) -> Array:
         """Return one element per lane; lanes outside of the mask get zeros."""
         places = self._places(address, dtype, mask)
         result = np.zeros(mask.shape, dtype)
@@ -43,7 +44,7 @@ class Memory:
         places = self._places(address, value.dtype, mask)
         self.data.view(_storage(value.dtype))[places] = np.broadcast_to(value, mask.shape)[mask]
 
-    def _places(self, address: Array, dtype: np.dtype[Any], mask: Array) -> Array:
+    def _places(self, address: Array, dtype: NumpyType, mask: Array) -> Array:
         at = np.broadcast_to(address, mask.shape)[mask]
         size = dtype.itemsize
         if at.size and (at.min() < _ALIGNMENT or at.max() + size > self.data.size or (at % size).any()):
@@ -51,7 +52,7 @@ class Memory:
         return at // size
 
 
-def _storage(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _storage(dtype: NumpyType) -> NumpyType:
     return np.dtype(np.uint8) if dtype == np.bool_ else dtype
 
 
@@ -59,7 +60,7 @@ class Tensor(Struct, frozen=True):
     """A tensor in memory: one address per lane (shared memory) or one for all, and its elements in row-major order."""
 
     address: Array
-    dtype: np.dtype[Any]
+    dtype: NumpyType
     dims: tuple[int, ...]
 
     def place(self, index: list[Array]) -> Array:

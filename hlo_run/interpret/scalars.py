@@ -7,11 +7,10 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.elementary import functions
 
-Array: TypeAlias = NDArray[Any]
 Function: TypeAlias = "Callable[..., Any]"
 
 DTYPES: dict[str, Any] = {
@@ -38,7 +37,7 @@ class BadAccess(NotInterpreted):
     """The IR accesses memory that it does not have, or without alignment."""
 
 
-def dtype_of(text: str) -> np.dtype[Any]:
+def dtype_of(text: str) -> NumpyType:
     """Return the numpy type of a scalar type; raises NotInterpreted for others."""
     if text.startswith("!llvm.ptr"):
         text = "!llvm.ptr"
@@ -156,7 +155,7 @@ def compare_floats(predicate: int, left: Array, right: Array) -> Array:
             return np.asarray(_ORDERED[predicate - 7](left, right)) | unordered
 
 
-def to_integer(value: Array, dtype: np.dtype[Any], *, signed: bool) -> Array:
+def to_integer(value: Array, dtype: NumpyType, *, signed: bool) -> Array:
     """Convert floats; out of range is poison, here 0."""
     bits = dtype.itemsize * 8
     wide = np.trunc(value.astype(np.float64))

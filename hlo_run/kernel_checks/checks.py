@@ -22,12 +22,14 @@ from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.kernel_checks.draws import own_draws
 from hlo_run.kernel_checks.outcomes import HIDDEN, LARGE, UNREACHED, Outcome
 from hlo_run.kernel_checks.scratch import alone
 from hlo_run.kernel_checks.units import Unit, cost_elements, equal_units, find_units
 from hlo_run.kernel_checks.verdicts import Verdicts
 from hlo_run.kernel_checks.written_arrays import part_at, spec_at
-from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
+from hlo_run.reference.arguments.choices import Choices
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.compare.hidden import hides
 from hlo_run.reference.evaluate.evaluate import evaluate
@@ -49,15 +51,8 @@ _SOME = 2
 # Where a loop's number of iterations is unknown, one iteration between each two numbers is judged.
 _EARLY = (1, 8, 64, 512)
 _NEVER = 1 << 62
-# How a kernel's own operands are drawn, and whether it keeps the integers of the run. The next ones are for a kernel that shows
-# nothing: integers may be out of every range, and logarithms of negative numbers are NaN.
-_DRAWS = (
-    (Draw(floats=(-2.0, 3.0), integers=(-4, 8), unusual=True), False),
-    (Draw(floats=(-1.0, 2.0), integers=(-4, 8), unusual=True), True),
-    (Draw(floats=(0.5, 2.0), integers=(0, 3), unusual=True), False),
-)
-# A maximum that keeps exponentials from overflowing cancels in the result, unless they would overflow without it.
-_OVERFLOWING = ((Draw(floats=(-300.0, 300.0), integers=(-4, 8)), False),)
+# The results of kernels that are kept until the reference has run.
+_MOST_KEPT_BYTES = 1 << 28
 
 
 class _Running(Struct, frozen=True):
@@ -71,7 +66,8 @@ class _Running(Struct, frozen=True):
 class KernelChecks:
     """Judges the kernels of one run of `executable`, whose optimised module is `module`, while it watches the run.
 
-    `run_aside` runs another executable in the middle of the run.
+    `run_aside` runs another executable in the middle of the run. With `keeps_results`, the outcomes have what each kernel wrote
+    last.
     """
 
     def __init__(
@@ -81,10 +77,12 @@ class KernelChecks:
         verdicts: Verdicts,
         run_aside: Callable[[Executable, Sequence[Literal]], Literal],
         checks_all: bool = False,
+        keeps_results: bool = False,
     ) -> None:
         self._executable, self._verdicts, self._run_aside, self._all = executable, verdicts, run_aside, checks_all
         self._walk = Walk(module, verdicts.seed)
         units = find_units(module, executable)
+        self._bytes_to_keep = _MOST_KEPT_BYTES if keeps_results else 0
         self.outcomes = {unit: Outcome(unit) for unit in units}
         """By unit, in the order of the thunks."""
         self.seconds = 0.0
@@ -178,6 +176,9 @@ class KernelChecks:
 
     def after(self, thunk: Thunk, read: Read) -> None:
         """Judge the result of the unit that ends with `thunk`."""
+        ended = self._ends.get(id(thunk)) if self._bytes_to_keep else None
+        if ended is not None:
+            self._keep(ended, read)
         running = self._running
         if running is None or self._ends.get(id(thunk)) is not running.unit:
             return
@@ -187,8 +188,17 @@ class KernelChecks:
             self._judge(running, read)
         self.seconds += time.perf_counter() - begin
 
+    def _keep(self, unit: Unit, read: Read) -> None:
+        """Keep what a unit wrote, if the last execution will be kept too."""
+        outcome = self.outcomes[unit]
+        size = 0 if outcome.result else sum(leaf.size_bytes for _, leaf in unit.leaves)
+        if size <= self._bytes_to_keep and all(loop.trip_count is not None for loop in unit.loops):
+            self._bytes_to_keep -= size
+            results = (literal_of(spec_at(unit.result, path), lambda piece: read(piece).copy()) for path, _ in unit.leaves)
+            outcome.result = tuple(results)
+
     def finish(self) -> None:
-        """Judge the units that the run has not reached, on operands of their own."""
+        """Judge the units that the run has not reached, on made operands."""
         begin = time.perf_counter()
         with quiet(), one_blas_thread():
             for unit, outcome in self.outcomes.items():
@@ -293,12 +303,14 @@ class KernelChecks:
         instructions = list(dict.fromkeys(unit.instruction.operands))
         module = self._module_of(unit)
         shown = not instructions  # it always computes the same
-        draws = (*_OVERFLOWING, *_DRAWS) if _subtracts_maximum(module) else _DRAWS
-        for number, (draw, keeps) in enumerate(draws if executable is not None else ()):
+        choices = Choices(module)
+        draws = own_draws(module, cost_elements(unit)) if executable is not None else ()
+        for number, own in enumerate(draws):
             assert executable is not None, "without one, nothing is drawn"
             try:
-                drawn = make_fake_arguments(module, RandomEngine(self._verdicts.seed + number), draw=draw)
-                values = [_own(given.get(i, own), own, i, keeps) for i, own in zip(instructions, drawn, strict=True)]
+                drawn = make_fake_arguments(module, RandomEngine(self._verdicts.seed + number), draw=own.draw, choices=choices)
+                pairs = zip(instructions, drawn, strict=True)
+                values = [_own(given.get(i, value), value, i, own.keeps_integers) for i, value in pairs]
                 own_values = dict(zip(instructions, values, strict=True))
                 operands = [own_values[i] for i in unit.instruction.operands]
                 expected = self._expected(unit, operands)
@@ -306,9 +318,9 @@ class KernelChecks:
             except (Unsupported, MemoryError):
                 break
             assert isinstance(result, tuple), "one part for each array that is written"
-            outcome.own_operands = str(draw)
-            outcome.add(self._compared(unit, operands, expected, result), f"on operands of its own, {draw}", operands)
-            shown = number >= len(draws) - len(_DRAWS) and not self._hides(unit, expected)
+            outcome.own_operands = str(own.draw)
+            outcome.add(self._compared(unit, operands, expected, result), f"on operands of its own, {own.draw}", operands)
+            shown = own.is_enough and not self._hides(unit, expected)
             if shown or outcome.differs:
                 break
         if is_needed and not shown and not outcome.own_operands:
@@ -318,12 +330,6 @@ class KernelChecks:
 def _is_noise(comparison: Comparison) -> bool:
     """True if rounding explains a large part of a number, as of a sum that cancels: zero might pass as well."""
     return any(leaf.worst_rel is not None and leaf.worst_rel.error > _NOISE for leaf in comparison.leaves)
-
-
-def _subtracts_maximum(module: HloModule) -> bool:
-    """True if a module finds the maxima of rows, and exponentials."""
-    opcodes = {(i.opcode, i.to_apply.root.opcode if i.opcode == "reduce" else "") for i in module.instructions}
-    return {("reduce", "maximum"), ("exponential", "")} <= opcodes
 
 
 def _as_tuple(value: Value) -> Value:

@@ -64,11 +64,11 @@ def _packed(pieces: set[BufferSlice]) -> dict[BufferSlice, BufferSlice]:
     return places
 
 
-def _slices_in(value: Any) -> Iterator[BufferSlice]:
+def _slices_in(value: object) -> Iterator[BufferSlice]:
     if isinstance(value, BufferSlice):
         yield value
     elif isinstance(value, tuple):
-        for part in cast("tuple[Any, ...]", value):
+        for part in cast("tuple[object, ...]", value):
             yield from _slices_in(part)
     elif isinstance(value, Struct):
         for name in value.__struct_fields__:

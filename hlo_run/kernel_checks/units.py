@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from hlo_run.artifact import (
     RngSeedThunk,
     RngStateThunk,
     SequentialThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -48,7 +49,7 @@ _PRODUCTS_AT_ONCE = 16
 
 
 class Unit(Struct, frozen=True, eq=False):
-    """The thunks of one instruction, and where its operands and results lie.
+    """The thunks of one instruction, and the memory of its operands and results.
 
     `leaves` are the (shape index, shape) of the arrays that the thunks write. `in_place` are the operands, by number, that share
     memory with something written. `loops` are the loops around, outermost first.
@@ -71,14 +72,14 @@ class Unit(Struct, frozen=True, eq=False):
 
     @property
     def overwritten(self) -> list[BufferSlice]:
-        """The memory of the results, where no operand lies: the thunks write it whole, whatever was there before."""
+        """The memory of the results without any operand's: the thunks write it whole, whatever its old content."""
         read = [piece for tree in self.operands for piece in tree_slices(tree)]
         results = [piece for path, _ in self.leaves for piece in tree_slices(spec_at(self.result, path))]
         return [piece for piece in results if not any(overlap(piece, other) for other in read)]
 
     @property
     def shows_alone(self) -> bool:
-        """True if the thunks depend on their operands only, so that they can run on other ones, on memory of their own."""
+        """True if the thunks depend on their operands only, so that they can run on other operands, in separate memory."""
         return all(isinstance(thunk, KernelThunk | CopyThunk | MemsetThunk) or _is_product(thunk) for thunk in self.thunks)
 
 
@@ -133,13 +134,16 @@ def _computes(thunk: Thunk) -> bool:
     """True if a thunk's result depends on its operands only: it exchanges nothing with other devices or the host."""
     if isinstance(thunk, CollectiveThunk | RngStateThunk | RngSeedThunk):
         return False
-    return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk)
+    return not nested_sequences(thunk) or isinstance(thunk, SequentialThunk | SlicedProductThunk)
 
 
 def _unit(
     instruction: HloInstruction, thunks: tuple[Thunk, ...], loops: tuple[WhileThunk, ...], arrays: dict[str, ArrayTree]
 ) -> Unit | None:
-    if not any(isinstance(thunk, KernelThunk | LibraryWork | SortThunk | SequentialThunk | CustomCallThunk) for thunk in thunks):
+    if not any(
+        isinstance(thunk, KernelThunk | LibraryWork | SortThunk | SequentialThunk | SlicedProductThunk | CustomCallThunk)
+        for thunk in thunks
+    ):
         return None  # copies and fills alone
     if any(isinstance(thunk, CustomCallThunk) and is_user_function(thunk) for thunk in thunks):
         return None  # the reference calls the same function
@@ -209,12 +213,12 @@ def _key_of(unit: Unit) -> str:
     return f"{module_to_string(alone, FULL)}\n{thunks!r}"
 
 
-def _without_names(value: Any, places: dict[BufferSlice, int]) -> Any:
+def _without_names(value: object, places: dict[BufferSlice, int]) -> object:
     """Return a record of a thunk without its name, and with numbers for its slices."""
     if isinstance(value, BufferSlice):
         return places.setdefault(value, len(places))
     if isinstance(value, tuple):
-        return tuple(_without_names(part, places) for part in cast("tuple[Any, ...]", value))
+        return tuple(_without_names(part, places) for part in cast("tuple[object, ...]", value))
     if isinstance(value, Struct):
         named = ("name", "kernel")
         fields = {name: _without_names(getattr(value, name), places) for name in value.__struct_fields__ if name not in named}

@@ -10,7 +10,7 @@ from hlo_run.reference.values import Value
 
 
 def written_leaves(shape: Shape, tree: ArrayTree, written: Sequence[BufferSlice]) -> list[tuple[tuple[int, ...], Shape]]:
-    """Return the (shape index, shape) of the arrays that are written: not workspaces."""
+    """Return the (shape index, shape) of the arrays that are written, without workspaces."""
     found: list[tuple[tuple[int, ...], Shape]] = []
     for path, leaf in shape.leaves():
         spec = spec_at(tree, path)

@@ -56,7 +56,7 @@ def verdicts_of(options: Options) -> Verdicts:
 
 
 def unscheduled(module: HloModule) -> HloModule:
-    """Return a copy of a module for the reference, which may not have a schedule's order."""
+    """Return a copy of a module for the reference, without the order of a schedule."""
     copy = module.clone()
     copy.schedule = None
     return copy
@@ -88,7 +88,7 @@ def shows(ctx: PassContext, made: Reproducer, options: Options, fails: bool) -> 
 
 
 def alone_context(ctx: PassContext, made: Reproducer) -> PassContext:
-    """Return a context for the reproducer: the replacements of its own kernels, no observers and no checks of passes."""
+    """Return a context for the reproducer: the replacements of its kernels, no observers and no checks of passes."""
     given = ctx.replacements
     own = Replacements(
         {kernel: dump for kernel, dump in given.ir.items() if kernel in made.kernels},

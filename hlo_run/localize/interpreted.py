@@ -30,7 +30,7 @@ _SECONDS = 20.0
 
 
 def blame_by_interpreter(ctx: PassContext, made: Reproducer, options: Options, dumps: Sequence[KernelIr], known: str = "") -> str:
-    """Return the sentence that names the first row after which the kernel is wrong by interpretation, or "" if none is sure.
+    """Return a sentence that names the first row after which the kernel is wrong by interpretation; "" if no row is sure.
 
     `dumps` are those of a compilation that skipped the optional rows after the first dump. `known` is the row of the first
     dump if completing the dumps before it has shown that they are right; the sentence is empty if it is the culprit.

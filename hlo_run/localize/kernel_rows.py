@@ -68,7 +68,7 @@ def _resumed(ctx: PassContext, dump: KernelIr) -> PassContext:
 
 
 def blame(verdicts: list[RowVerdict], ctx: PassContext, dumps: list[KernelIr], is_right: Callable[[PassContext], bool]) -> str:
-    """Return the sentence that says where in the kernel's compilation to look."""
+    """Return the sentence that tells where in the kernel's compilation to look."""
     if not verdicts or verdicts[-1].is_right:
         return "no kernel row alone breaks it: the rows were checked on a copy of the kernel, which is right"
     row, dump = verdicts[-1].row, dumps[len(verdicts) - 1]

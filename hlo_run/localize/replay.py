@@ -1,4 +1,4 @@
-"""Replays a run on Host thunk by thunk beside the reference, and separates the error that each thunk makes from what it receives.
+"""Replays a run on Host thunk by thunk beside the reference, and tells each thunk's own error from the error that it receives.
 
 Two copies of the executable's memory are stepped in the order of the reference's walk. In the first the run goes on as it is.
 In the second every thunk finds the reference's operands, so what it gets wrong there is its own.
@@ -41,8 +41,8 @@ class Kind(Enum):
 
 
 class Event(Struct, frozen=True):
-    """Something that went wrong. `place` is the text of the loops around it; `operands` are the reference's, and `leaves`
-    the shape indices of the arrays that the thunks write.
+    """A failure at a thunk. `place` is the text of the loops around it; `operands` are the reference's, and `leaves` the shape
+    indices of the arrays that the thunks write.
 
     `made` compares the result on the reference's operands, `produced` the result in the run, `received` the operands in the run.
     """

@@ -1,4 +1,4 @@
-"""Tells what a replay found: the table of all thunks, and the sentences on the first one that differs."""
+"""Prints the findings of a replay: the table of all thunks, and the sentences on the first one that differs."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _received(event: Event) -> str:
 
 
 def summed_up(event: Event, records: Sequence[Record]) -> Mismatch:
-    """Return the error for a run in which every thunk alone agrees, but their errors add up; `event` is the first beyond."""
+    """Return the error for a run in which every thunk alone agrees, but errors add up; `event` is the first out of bounds."""
     largest = max((record for record in records if record.made), key=lambda r: r.made or 0.0, default=None)
     notes = [f"there: {_summary(event.produced)}"] if event.produced is not None else []
     if event.received is not None:

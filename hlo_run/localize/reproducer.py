@@ -161,7 +161,7 @@ def write_reproducer(folder: str, given: Reproducer, executable: Executable, opt
 
 
 def smallest_that_differs(make: Callable[[bool], Reproducer], differs: Callable[[Reproducer], bool]) -> tuple[Reproducer, bool]:
-    """Return a reproducer and whether it shows the error: the one that no HLO pass changes, else the other if that shows it."""
+    """Return a reproducer and whether it shows the error: the one that no HLO pass changes, else the other one if it does."""
     first = make(True)
     if differs(first):
         return first, True

@@ -20,7 +20,7 @@ def inline(instruction: HloInstruction) -> bool:
     made: dict[HloInstruction, HloInstruction] = {}
     for old in computation.post_order():
         if old.opcode == "parameter":
-            made[old] = instruction.operands[old.attrs["parameter_number"]]
+            made[old] = instruction.operands[old.parameter_number]
         else:
             made[old] = parent.add(copy_instruction(old, [made[operand] for operand in old.operands]))
     module.replace(instruction, made[computation.root])
@@ -60,7 +60,7 @@ def make_entry(module: HloModule, computation: HloComputation) -> bool:
 
 
 def without_state(loop: HloInstruction, dropped: set[int]) -> bool:
-    """Drop elements of a while's state. Their values become ones inside the loop, and the initial values behind it."""
+    """Drop elements of a while's state. Inside the loop, ones replace their values; behind it, the initial values do."""
     if loop.opcode != "while" or not dropped or loop.is_root:
         return False
     body, condition, initial = loop.while_body, loop.while_condition, loop.operands[0]
@@ -76,7 +76,7 @@ def without_state(loop: HloInstruction, dropped: set[int]) -> bool:
     assert module is not None
     for state in states:
         for user in list(state.users):
-            number = user.attrs["index"]
+            number = user.tuple_index
             if number in dropped:
                 if state is not loop and not user.shape.is_array:
                     return False
@@ -89,9 +89,9 @@ def without_state(loop: HloInstruction, dropped: set[int]) -> bool:
     for state in states:
         state.shape = start.shape
         for user in list(state.users):
-            if user.attrs["index"] in dropped:
+            if user.tuple_index in dropped:
                 continue
-            user.attrs["index"] = kept.index(user.attrs["index"])
+            user.attrs["index"] = kept.index(user.tuple_index)
     for computation in (body, condition):
         drop_unneeded(computation)
     if loop.parent is not None:
@@ -112,7 +112,7 @@ def tidy(module: HloModule) -> None:
     _drop_unused_parameters(module.entry)
     remove_uncalled(module)
     shapes = (*(parameter.shape for parameter in module.entry.parameters), module.entry.root.shape)
-    if module.attrs.get("entry_computation_layout") is not None and shapes:
+    if module.entry_layout is not None and shapes:
         del module.attrs["entry_computation_layout"]
     if module.schedule is not None:
         module.schedule = {c: _scheduled(c, module.schedule.get(c)) for c in module.computations if not c.is_fusion}
@@ -136,7 +136,7 @@ def _drop_unused_parameters(computation: HloComputation) -> list[int]:
         if parameter not in kept:
             computation.remove(parameter)
     for number, parameter in enumerate(kept):
-        if parameter.attrs["parameter_number"] != number:
+        if parameter.parameter_number != number:
             parameter.attrs["parameter_number"] = number
     computation.forget_parameters()
     return numbers

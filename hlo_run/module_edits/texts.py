@@ -64,5 +64,5 @@ def element_types(text: str) -> list[str]:
 
 
 def without_layouts(text: str) -> str:
-    """Return the text without layouts, which are then the default ones."""
+    """Return the text without layouts, so that they are the default ones."""
     return _LAYOUT.sub(r"\1", text)

@@ -20,7 +20,7 @@ def is_data(shape: Shape) -> bool:
 
 
 def set_root(computation: HloComputation, values: Sequence[HloInstruction]) -> bool:
-    """Make the values, or the only one, the result of a computation. Instructions with effects that they do not need go."""
+    """Make the values, or the only one, a computation's result. Remove instructions with effects that they do not need."""
     chosen = list(dict.fromkeys(values))
     if not chosen or not all(is_data(value.shape) for value in chosen):
         return False
@@ -77,7 +77,7 @@ def by_parameters(module: HloModule, group: Iterable[HloInstruction]) -> bool:
 
 
 def by_constant(instruction: HloInstruction) -> bool:
-    """Replace an instruction by ones: a constant, or a broadcast of one."""
+    """Replace an instruction by ones: a constant, or its broadcast."""
     if instruction.opcode in LEAVES or not instruction.shape.is_array or instruction.parent is None:
         return False
     module = instruction.parent.module

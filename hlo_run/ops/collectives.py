@@ -99,8 +99,8 @@ def _reduce_scatter(instruction: HloInstruction) -> Shape:
 
 def _all_to_all(instruction: HloInstruction) -> Shape:
     check_groups(instruction)
-    shapes, dims = _some_arrays(instruction), instruction.attrs.get("dimensions")
-    if dims is None:
+    shapes, dims = _some_arrays(instruction), instruction.ints("dimensions")
+    if not dims:
         for shape in shapes[1:]:
             if not shape.compatible(shapes[0]):
                 raise refuse(f"operands differ in shape: {brief(shapes[0])} and {brief(shape)}")

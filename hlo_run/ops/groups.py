@@ -29,8 +29,7 @@ def group_mode(instruction: HloInstruction) -> str:
 def device_counts(instruction: HloInstruction) -> tuple[int, int]:
     """Return (replicas, partitions) of the module, each 1 if the module has no such attribute."""
     module = instruction.parent.module if instruction.parent else None
-    attrs = module.attrs if module else {}
-    return int(attrs.get("replica_count", 1)), int(attrs.get("num_partitions", 1))
+    return (module.replica_count, module.num_partitions) if module else (1, 1)
 
 
 def _lists(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:

@@ -37,12 +37,12 @@ def _reshape_user(instruction: HloInstruction, _: int) -> IndexingMap:
 
 
 def _broadcast_operand(instruction: HloInstruction, _: int) -> IndexingMap:
-    dimensions: tuple[int, ...] = instruction.attrs.get("dimensions", ())
+    dimensions = instruction.ints("dimensions")
     return IndexingMap.from_sizes(map(dim, dimensions), output_dims(instruction))
 
 
 def _broadcast_user(instruction: HloInstruction, _: int) -> IndexingMap:
-    dimensions: tuple[int, ...] = instruction.attrs.get("dimensions", ())
+    dimensions = instruction.ints("dimensions")
     results: list[Expr] = []
     added: list[int] = []
     for number, size in enumerate(output_dims(instruction)):

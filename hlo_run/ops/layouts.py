@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hlo_run.errors import ParseError
-from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape
@@ -125,7 +124,7 @@ def _check_bitcast(instruction: HloInstruction) -> None:
 
 def _check_broadcast(instruction: HloInstruction) -> None:
     if instruction.opcode == "broadcast":
-        _check_ascending(instruction, instruction.attrs.get("dimensions", ()), "dimensions")
+        _check_ascending(instruction, instruction.ints("dimensions"), "dimensions")
 
 
 def _check_ascending(instruction: HloInstruction, dims: tuple[int, ...], name: str) -> None:
@@ -134,8 +133,8 @@ def _check_ascending(instruction: HloInstruction, dims: tuple[int, ...], name: s
 
 
 def _check_entry(module: HloModule) -> None:
-    layout, entry = module.attrs.get("entry_computation_layout"), module.entry
-    if not isinstance(layout, EntryLayout):
+    layout, entry = module.entry_layout, module.entry
+    if layout is None:
         return
     pairs = [*zip(layout.parameters, entry.parameters, strict=True), (layout.result, entry.root)]
     for expected, instruction in pairs:

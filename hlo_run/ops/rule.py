@@ -99,7 +99,7 @@ def _precision(name: str) -> tuple[int, int, int, int, bool]:
 
 def dim_list(instruction: HloInstruction, attribute: str, rank: int, ordered: bool = False) -> tuple[int, ...]:
     """Return the dimension numbers of an attribute; refuse repeats, numbers outside `rank`, and (if `ordered`) unsorted ones."""
-    dims: tuple[int, ...] = instruction.attrs.get(attribute, ())
+    dims = instruction.ints(attribute)
     for dim in dims:
         if not 0 <= dim < rank:
             raise refuse(f"{attribute} names dimension {dim}, but the rank is {rank}")
@@ -163,7 +163,7 @@ def with_dynamic(shape: Shape, dynamic: Sequence[bool]) -> Shape:
 
 
 def tuple_or_one(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape if there is one, else the tuple of all."""
+    """Return the only shape, or the tuple of several."""
     return shapes[0] if len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
 
 

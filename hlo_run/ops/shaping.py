@@ -36,7 +36,7 @@ def _iota(instruction: HloInstruction) -> Shape:
 
 def _broadcast(instruction: HloInstruction) -> Shape:
     source, target = array_operand(instruction), instruction.shape
-    dims: tuple[int, ...] = instruction.attrs.get("dimensions", ())
+    dims = instruction.ints("dimensions")
     if is_open(target):
         # XLA reads `dimensions` as sizes of new leading dimensions here, and as dimension numbers after this.
         if any(size < 0 for size in dims):

@@ -38,7 +38,7 @@ def _slice(instruction: HloInstruction) -> Shape:
 
 def _dynamic_slice(instruction: HloInstruction) -> Shape:
     source = array_operand(instruction)
-    sizes: tuple[int, ...] = instruction.attrs["dynamic_slice_sizes"]
+    sizes = instruction.dynamic_slice_sizes
     _check_starts(instruction, 1, source.rank)
     if len(sizes) != source.rank:
         raise refuse(f"dynamic_slice_sizes has {len(sizes)} entries, but the operand has shape {brief(source)}")

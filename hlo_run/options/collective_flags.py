@@ -14,7 +14,7 @@ MOST_COMBINED_BYTES = 30 * 1024 * 1024 + 7
 
 @flag_record
 class CollectiveFlags(FlagRecord):
-    """The flags of DebugOptions that change what passes over collectives do. All have XLA's defaults."""
+    """The flags of DebugOptions that change passes over collectives. All have XLA's defaults."""
 
     xla_gpu_all_gather_combine_threshold_bytes: int = flag(
         MOST_COMBINED_BYTES,
@@ -118,6 +118,12 @@ class CollectiveFlags(FlagRecord):
     )
     xla_gpu_unsupported_use_all_reduce_one_shot_kernel: bool = flag(
         True, "collective-kernel-strategy-annotator: note the small all-reduces that a kernel of its own does."
+    )
+    xla_gpu_experimental_use_collective_kernels: str = flag(
+        "COLLECTIVE_KERNEL_ALL_REDUCE",
+        "collective-kernel-strategy-annotator, collective-fusion: collectives with kernels of their own, if small (+KIND, -KIND: "
+        "changes to the default); all-reduces have one.",
+        "KINDS",
     )
 
     xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(

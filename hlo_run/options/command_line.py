@@ -1,4 +1,4 @@
-"""Writes options as a command line that gives them again: every command that a message names is made here."""
+"""Writes options as a command line that gives them again. Every command that a message names comes from here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def without(options: Options, names: Collection[str]) -> Options:
 
 
 def acting(options: Options, files: Sequence[str]) -> Options:
-    """Return the options with the defaults of the flags that would be refused, since they have no effect beside the others."""
+    """Return the options with the defaults of flags that would be refused, since the other flags leave them no effect."""
     while names := {name for name, _ in without_effect(options, files)}:
         options = without(options, names)
     return options

@@ -22,7 +22,7 @@ class RowSelection(NamedTuple):
 
 @flag_record
 class CompileOptions(XlaFlags):
-    """The flags that decide what a compilation makes. A flag without influence on the result gives the reason in `no_effect`.
+    """The flags that decide the result of a compilation. A flag without influence on the result gives the reason in `no_effect`.
 
     `compilation_key` is part of the key of everything that is kept from one compilation to the next, so a new field is in it.
     """

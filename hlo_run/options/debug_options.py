@@ -1,4 +1,4 @@
-"""The flags of XLA's DebugOptions, from the table `debug_options.tsv`: types, defaults, and what each one means here.
+"""The flags of XLA's DebugOptions, from the table `debug_options.tsv`: types, defaults, and the meaning of each here.
 
 Most of them are not options of hlo-run. The table says of these why they cannot matter (`accepted`), or why a value other than
 the default is `refused`.
@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from hlo_run.options.flag_values import choice, choice_list, from_proto, scalar
+from hlo_run.options.flag_values import choice, choice_list, collective_filter, from_proto, scalar
 
 _TABLE = Path(__file__).with_suffix(".tsv")
 _LIST = "list of "
+# A list of kinds of collectives with limits.
+_FILTERS = "filters of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class DebugOption:
 
     @property
     def changes(self) -> frozenset[str]:
-        """A property of modules of which released XLA makes something else with the flag; empty if no such module is known."""
+        """A property of modules for which the flag changes released XLA's result; empty if no such module is known."""
         return frozenset(self.effect.split(",")) if self.effect not in ("", "-", "?") else frozenset()
 
     @property
@@ -55,13 +57,18 @@ class DebugOption:
     @property
     def choices(self) -> tuple[str, ...]:
         """The values of an enum; empty for other types."""
-        kind = self.type.removeprefix(_LIST)
+        kind = self.type.removeprefix(_LIST).removeprefix(_FILTERS)
         return tuple(kind.split("|")) if "|" in kind else ()
 
     @property
     def is_list(self) -> bool:
         """True if the flag has several values, separated by commas."""
-        return self.type.startswith(_LIST) or self.type == "map"
+        return self.type.startswith((_LIST, _FILTERS)) or self.type == "map"
+
+    @property
+    def has_filters(self) -> bool:
+        """True if a value is a kind of collectives, with their most bytes and element type if it is limited."""
+        return self.type.startswith(_FILTERS)
 
     def normal(self, text: str) -> str:
         """Return the value `text` as the table writes values; raises ValueError with the reason if it is not of the type."""
@@ -70,6 +77,8 @@ class DebugOption:
             # As in XLA, a value replaces that of its key alone.
             by_key = {word.partition("=")[0]: word for word in (*default, *filter(None, text.split(",")))}
             return ",".join(word for _, word in sorted(by_key.items()))
+        if self.has_filters:
+            return ",".join(collective_filter(self.choices, word) for word in text.split(",") if word)
         if self.choices:
             return ",".join(choice_list(self.choices, text, default)) if self.is_list else choice(self.choices, text)
         return ",".join(_words(text)) if self.is_list else scalar(self.type, text)

@@ -30,14 +30,18 @@ class DumpOptions(FlagRecord):
     xla_dump_hlo_as_html: bool = flag(False, "Dump HLO as pages that draw its graph.")
     xla_dump_fusion_visualization: bool = flag(
         False,
-        "Write COMPUTATION.module_NNNN.MODULE._fusion.html: the steps of fusion, each with the instructions around it.",
+        "Write COMPUTATION.module_NNNN.MODULE._fusion.pyz, which Python shows: the steps of fusion, and the instructions around.",
     )
     xla_dump_hlo_pass_re: str = flag(
         "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"
     )
     xla_dump_hlo_pipeline_re: str = flag("", "Dump the HLO between passes only in pipelines whose name matches.", "RE")
     xla_dump_hlo_module_re: str = flag("", "Dump only modules whose name matches.", "RE")
-    xla_dump_emitter_re: str = flag("", "Dump the IR of kernels before every row if this matches mlir-fusion.", "RE")
+    xla_dump_emitter_re: str = flag(
+        "",
+        "Dump the IR of kernels before every row if this matches mlir-fusion, LLVM IR if it matches llvm, PTX if it matches ptx.",
+        "RE",
+    )
     dump_kernel_rows: bool = flag(
         False, "With --xla_dump_to: also write NAME.NNN.after_ROW.mlir, the kernel after each row that changed it.", acts="dump"
     )

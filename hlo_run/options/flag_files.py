@@ -1,4 +1,4 @@
-"""The flags about flags: a file of debug options, and how unknown XLA flags are treated."""
+"""The flags about flags: a file of debug options, and the treatment of unknown XLA flags."""
 
 from __future__ import annotations
 

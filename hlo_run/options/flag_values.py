@@ -1,4 +1,4 @@
-"""Reads values of XLA's flags: what XLA's command line takes, as the table of flags writes it, and nothing else.
+"""Reads values of XLA's flags: the values that XLA's command line takes, as the table of flags writes them, and no others.
 
 Enums differ in how they are written. Each takes the names of the proto. Some take any case, some a part of the name.
 """
@@ -117,6 +117,18 @@ def choice_list(choices: Sequence[str], text: str, default: Sequence[str]) -> li
         elif value not in values:
             values.append(value)
     return values
+
+
+def collective_filter(choices: Sequence[str], text: str) -> str:
+    """Return a kind of collectives, which may end with their most bytes and their element type: AllReduce:8388608:f32."""
+    name, *limits = text.split(":")
+    kind = re.sub("[_-]", "", name).upper()
+    values = [choice(choices, "ALLCOLLECTIVES" if kind == "ALL" else kind)]
+    if len(limits) > 2:
+        raise ValueError(f"'{text}' has more parts than KIND:BYTES:TYPE")
+    values += [_integer(limits[0], 64)] if limits else []
+    values += [limits[1].upper()] if limits[1:] else []
+    return ":".join(values)
 
 
 def from_proto(kind: str, choices: Sequence[str], text: str) -> str:

@@ -1,4 +1,4 @@
-"""XLA's flags that look for unsafe floats: in what thunks write, and in reductions."""
+"""XLA's flags that look for unsafe floats: in the results of thunks, and in reductions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FloatChecks(FlagRecord):
 
     @property
     def checks_floats(self) -> bool:
-        """True if anything looks at the floats of thunks."""
+        """True if some flag checks the floats of thunks."""
         return self.xla_gpu_log_minmax or self.nan_check != "NONE" or self.inf_check != "NONE"
 
 

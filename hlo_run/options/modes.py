@@ -1,4 +1,4 @@
-"""The modes of hlo-run: each is chosen by one flag, and without such a flag the module runs."""
+"""The modes of hlo-run: one flag chooses each, and without such a flag the module runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Kind(Enum):
 
 
 class Mode(NamedTuple):
-    """A mode: the flag that chooses it (empty: the run), and what it does with the module."""
+    """A mode: the flag that chooses it (empty: the run), and its work with the module."""
 
     flag: str
     kind: Kind

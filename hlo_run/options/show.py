@@ -11,7 +11,7 @@ from hlo_run.options.float_checks import FloatChecks, ReductionChecks
 
 @flag_record
 class ShowOptions(DumpOptions, FloatChecks, ReductionChecks):
-    """The flags of stages, dumps and lists: they decide what a compilation shows, not what it makes."""
+    """The flags of stages, dumps and lists: they decide what a compilation shows, not its result."""
 
     v: int = flag(
         0,

@@ -19,7 +19,7 @@ _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANU
 
 @flag_record
 class XlaFlags(CollectiveFlags):
-    """The flags of DebugOptions that change what single passes do. All have XLA's defaults."""
+    """The flags of DebugOptions that change single passes. All have XLA's defaults."""
 
     xla_gpu_dot_merger_threshold_mb: int = flag(64, "dot-merger: leave products of more than N MiB alone.", "N")
     xla_gpu_gemm_rewrite_size_threshold: int = flag(
@@ -128,6 +128,9 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_memory_limit_slop_factor: int = flag(
         95, "latency-hiding-scheduler: use N percent of the memory that parameters and results leave (below 0: no limit).", "N"
     )
+    xla_gpu_enable_dynamic_slice_fusion: bool = flag(
+        True, "Let products of libraries read and write slices of large arrays in place. false: copy the slices."
+    )
     xla_gpu_enable_dus_accumulator_zero_init_elimination: bool = flag(
         False, "Do not fill arrays with a constant that a loop overwrites slice by slice."
     )
@@ -139,6 +142,12 @@ class XlaFlags(CollectiveFlags):
     )
     xla_early_exit_with_layouts: bool = flag(
         False, "Stop after the pipeline layout_assignment. Needs --compile_only, --stage or hlo-opt, since nothing can run then."
+    )
+    xla_gpu_experimental_early_exit: str = flag(
+        "EARLY_EXIT_POINT_UNSET",
+        "EARLY_EXIT_POINT_AFTER_CONFIG_ASSIGNMENT: stop after the pipeline config-assigner, before anything is scheduled. Needs "
+        "--compile_only, --stage or hlo-opt.",
+        choices=("EARLY_EXIT_POINT_UNSET", "EARLY_EXIT_POINT_AFTER_CONFIG_ASSIGNMENT"),
     )
     xla_gpu_command_buffer_scheduling_mode: str = flag(
         "LHS",
@@ -207,6 +216,15 @@ class XlaFlags(CollectiveFlags):
     def orders_scatters(self) -> bool:
         """True if no scatter's result may depend on the order of its updates."""
         return self.requires_determinism or self.xla_gpu_enable_scatter_determinism_expander
+
+    @property
+    def early_exit(self) -> tuple[str, str]:
+        """The flag that ends compilations early, and the pipeline after which it does; two empty texts without one."""
+        if self.xla_early_exit_with_layouts:
+            return "xla_early_exit_with_layouts", "layout assignment"
+        if self.xla_gpu_experimental_early_exit != "EARLY_EXIT_POINT_UNSET":
+            return "xla_gpu_experimental_early_exit", "config-assigner"
+        return "", ""
 
     @property
     def rows_off(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class PassContext(Struct, frozen=True, dict=True):
         return any(observer.wants_note(title) for observer in self.observers)
 
     def note(self, title: str, text: Callable[[], str], *, if_wanted: bool = False) -> None:
-        """Tell the listeners, or those who want such notes, a text about the module. It is made only if one reads it."""
+        """Tell the listeners, or the listeners that want such notes, a text about the module. It is made only if one reads it."""
         for observer in self.observers:
             if not if_wanted or observer.wants_note(title):
                 observer.note("", title, text)
@@ -64,11 +64,6 @@ class PassContext(Struct, frozen=True, dict=True):
     def records_decisions(self) -> bool:
         """True if someone listens to more than times, so that decisions are worth recording."""
         return not all(observer.only_times for observer in self.observers)
-
-    @property
-    def shows_modules(self) -> bool:
-        """True if someone reads the texts of modules, whose header then has XLA's fingerprint."""
-        return any(observer.reads_hlo for observer in self.observers)
 
     @cached_property
     def rows(self) -> RowSelection:

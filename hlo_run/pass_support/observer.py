@@ -104,11 +104,6 @@ class Observer:
 
     only_times: ClassVar[bool] = False
 
-    @property
-    def reads_hlo(self) -> bool:
-        """True if the observer prints modules, so that the header must have XLA's fingerprint, which takes long to compute."""
-        return not self.only_times
-
     def watches(self, level: Level) -> bool:
         """Return True if `Step.changed` must be known for steps of `level`. The base returns False."""
         del level
@@ -120,25 +115,25 @@ class Observer:
         return False
 
     def before(self, step: Step) -> None:
-        """Called before a row runs (HLO and kernel rows only)."""
+        """Observe that a row begins (HLO and kernel rows only)."""
 
     def after(self, step: Step) -> None:
-        """Called after a row or a lowering step."""
+        """Observe that a row or a lowering step has ended."""
 
     def failed(self, step: Step, error: HloRunError) -> None:
-        """Called when a row raised; `error` is the error that the runner raises."""
+        """Observe that a row raised; `error` is the error that the runner raises."""
 
     def kernel_done(self, kernel: str) -> None:
-        """Called after the last row of `kernel`."""
+        """Observe that the last row of `kernel` has ended."""
 
     def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
-        """Called with the steps that a fusion pass tried, in order, before the row's `after`."""
+        """Observe the steps that a fusion pass tried, in order, before the row's `after`."""
 
     def assigned(self, memory: Callable[[], MemoryUse]) -> None:
-        """Called after the buffer assignment; `memory` lists the values in memory."""
+        """Observe the buffer assignment; `memory` lists the values in memory."""
 
     def note(self, kernel: str, title: str, text: Callable[[], str]) -> None:
-        """Called with a text that is not a step, rendered on demand: fusion analysis, assembler report."""
+        """Observe a text that is not a step, rendered on demand: fusion analysis, assembler report."""
 
 
 class StopAtStage(Exception):

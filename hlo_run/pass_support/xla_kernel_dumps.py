@@ -1,4 +1,4 @@
-"""Reads what real XLA dumps of a kernel: its log of all kernel passes, or one dump of such a log.
+"""Reads real XLA's dumps of a kernel: its log of all kernel passes, or one dump of such a log.
 
     any(func.func(xla-simplify-arith{..}),canonicalize{..},..)
     // -----// IR Dump Before CSEPass: cse ('builtin.module' operation: @wrapped_add_kernel_module) //----- //
@@ -67,7 +67,7 @@ _ROWS: dict[str, tuple[str | None, str | None]] = {
 
 
 class XlaDump(Struct, frozen=True):
-    """A dump of a kernel by XLA: our row after which it continues, its text without a header, and what surrounds it.
+    """A dump of a kernel by XLA: our row after which it continues, its text without a header, and its surroundings.
 
     `launch` and `unroll_factor` are those of the kernel, `module` is the common prefix of the names of the dump's folder, or "".
     """
@@ -81,7 +81,7 @@ class XlaDump(Struct, frozen=True):
 
 
 def is_xla_dump(beginning: str) -> bool:
-    """Tell whether a file that begins so is a log or a dump of XLA's kernel passes."""
+    """Tell whether a file with this beginning is a log or a dump of XLA's kernel passes."""
     return beginning.lstrip().startswith(_BEGINNINGS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -50,7 +50,7 @@ def with_options(row: HloRow, asked: AskedPass) -> HloRow:
     make = row.make
     assert isinstance(make, PassAt), "every row names its pass's module"
     fields = field_types(pass_class(make.module))
-    options: dict[str, Any] = dict(make.options)
+    options: dict[str, object] = dict(make.options)
     for name, text in asked.options.items():
         if name not in fields:
             known = f"it has {', '.join(fields)}" if fields else "it has none"

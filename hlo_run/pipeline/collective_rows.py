@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.options import CompileOptions
+from hlo_run.options.flag import names
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
@@ -173,6 +174,16 @@ def _passes(*modules: str) -> Callable[[PassContext], tuple[HloPass, ...]]:
     return lambda c: tuple(_pass(module)(c) for module in modules)
 
 
+def _has_kernels(c: PassContext) -> bool:
+    if not c.options.xla_gpu_unsupported_use_all_reduce_one_shot_kernel:
+        return False
+    words = names(c.options.xla_gpu_experimental_use_collective_kernels.upper())
+    kinds = {word.lstrip("+").removeprefix("COLLECTIVE_KERNEL_") for word in words}
+    changes_default = any(word[0] in "+-" for word in words)
+    is_removed = bool(kinds & {"-ALL_REDUCE", "-COLLECTIVE_KERNEL_ALL_REDUCE"})
+    return bool(kinds & {"ALL_REDUCE", "ALL_COLLECTIVES"}) or (changes_default and not is_removed)
+
+
 COMBINERS: tuple[HloRow, ...] = (
     HloRow(
         "collective-combiner-annotator",
@@ -202,8 +213,9 @@ COMBINERS: tuple[HloRow, ...] = (
         "collective-kernel-strategy-annotator",
         _pass("collectives.collective_kernel_strategy_annotator"),
         for_opcodes=("all-reduce",),
-        when=lambda c: c.options.xla_gpu_unsupported_use_all_reduce_one_shot_kernel,
+        when=_has_kernels,
     ),
+    HloRow("collective-fusion", _pass("collectives.collective_fusion"), for_opcodes=("all-reduce",), when=_has_kernels),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
     HloRow(
         "all-reduce-blueconnect",

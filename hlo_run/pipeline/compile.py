@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from hlo_run.analysis.buffers.concurrent_regions import concurrent_regions
+from hlo_run.analysis.executed_computations import constants_in_memory
 from hlo_run.artifact import Executable, Kernel, Thunk
 from hlo_run.containment.board import at_place, counted
 from hlo_run.garbage_collection import paused_collection
@@ -40,7 +41,7 @@ from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pipeline.kernel_cache import KernelCache
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE
 from hlo_run.pipeline.runner import run_hlo_groups
-from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE, UP_TO_LAYOUTS
+from hlo_run.pipeline.table import BACKEND_PIPELINE, PIPELINE, pipeline_until
 from hlo_run.records import replace
 from hlo_run.runtime.buffers import BufferAssignment, assign_buffers, computed_values
 from hlo_run.runtime.command_buffers import command_buffer_conversion
@@ -59,17 +60,17 @@ def optimize(ctx: PassContext, module: HloModule) -> list[HloInstruction]:
     """Run the HLO table on `module` in place and return the entry's schedule.
 
     A module that already has a schedule skips the optimisation rows and runs only BACKEND_PIPELINE. Raises StopAtStage after
-    layout assignment if the flags say so.
+    the pipeline with which the flags end the compilation.
     """
-    stops_early = ctx.options.xla_early_exit_with_layouts and module.schedule is None
+    _, last = ctx.options.early_exit if module.schedule is None else ("", "")
     with paused_collection():
-        groups = UP_TO_LAYOUTS if stops_early else PIPELINE if module.schedule is None else BACKEND_PIPELINE
+        groups = pipeline_until(last) if last else PIPELINE if module.schedule is None else BACKEND_PIPELINE
         if ctx.options.insert_passes:
             from hlo_run.pipeline.plugin_passes import with_insertions
 
             groups = with_insertions(groups, names(ctx.options.insert_passes))
         run_hlo_groups(groups, ctx, module)
-        if stops_early:
+        if last:
             raise StopAtStage
         assign_collective_space(module, ctx.options.has_collective_memory)
     assert module.schedule is not None, "the schedule row is required"
@@ -142,8 +143,10 @@ def compile_module(ctx: PassContext, module: HloModule) -> Executable:
         divided=module.divided,
         values=computed_values(module, buffers, plan.thunks),
     )
+    # XLA makes no LLVM module of constants without one.
+    has_constants = bool(ctx.observers) and bool(constants_in_memory(module))
     for observer in ctx.observers:
-        for title in CONSTANTS:
+        for title in CONSTANTS if has_constants else ():
             observer.note("", title, partial(_constants_text, ctx, module, title))
         observer.note("", THUNKS, lambda: _texts().thunk_sequence_text(program))
     final = _with_command_buffers(ctx, program)

@@ -6,8 +6,9 @@ The variables only reserve memory. Their bytes are copied when the executable is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from hlo_run.analysis.executed_computations import constants_in_memory
 from hlo_run.codegen.llvm.emit_ptx import compile_llvm
 from hlo_run.codegen.llvm.nvptx import DATA_LAYOUT, TRIPLE
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -24,11 +25,9 @@ _ALIGNMENT_BYTES = 256
 def constant_texts(module: HloModule, target: TargetSpec, options: CompileOptions) -> dict[str, Callable[[], str]]:
     """Return functions that make the texts of the module of constants, by the titles `CONSTANTS`."""
     before, after, ptx = CONSTANTS
-    sizes = {_name(constant): _bytes(constant) for constant in _constants(module)}
+    sizes = {_name(constant): _bytes(constant) for constant in constants_in_memory(module)}
 
     def compiled(form: str) -> str:
-        if not sizes and form == "ptx":
-            return ""  # as XLA, which leaves out code generation for an empty module
         made = compile_llvm(
             _module_text(module.name, sizes),
             target,
@@ -44,15 +43,6 @@ def constant_texts(module: HloModule, target: TargetSpec, options: CompileOption
     }
 
 
-def _constants(module: HloModule) -> Iterator[HloInstruction]:
-    """Yield the constants of the scheduled computations, in order."""
-    schedule = module.schedule or {}
-    for computation in module.computations:
-        for instruction in schedule.get(computation, ()):
-            if instruction.opcode == "constant":
-                yield instruction
-
-
 def _name(constant: HloInstruction) -> str:
     return "buffer_for_" + "".join(letter if letter.isalnum() else "_" for letter in constant.name)
 
@@ -65,5 +55,5 @@ def _bytes(constant: HloInstruction) -> int:
 def _module_text(name: str, sizes: dict[str, int]) -> str:
     head = f"; ModuleID = '{name}_consts'\nsource_filename = \"{name}_consts\"\n"
     head += f'target datalayout = "{DATA_LAYOUT}"\ntarget triple = "{TRIPLE}"\n'
-    lines = [f"@{name} = constant [{size} x i8] zeroinitializer, align {_ALIGNMENT_BYTES}" for name, size in sizes.items()]
-    return head + ("\n" + "\n".join(lines) + "\n" if lines else "")
+    lines = [f"@{name} = global [{size} x i8] zeroinitializer, align {_ALIGNMENT_BYTES}" for name, size in sizes.items()]
+    return head + "\n" + "\n".join(lines) + "\n"

@@ -72,7 +72,7 @@ def key_of(ctx: PassContext, module: HloModule) -> str:
     """Return the digest of everything that the executable depends on, with the order of instructions, which decides its names."""
     # Large constants take long as text, so their bytes are hashed.
     text = module_to_string(module, replace(FULL, in_creation_order=True, large_constants=False))
-    constants = "".join(_literal_digest(i.attrs["literal"]) for i in module.instructions if i.opcode == "constant")
+    constants = "".join(_literal_digest(i.literal) for i in module.instructions if i.opcode == "constant")
     order = " ".join(instruction.name for computation in module.computations for instruction in computation.instructions)
     forms = (module.has_header, module.has_entry, module.has_default_entry_layout, module.schedule is None)
     flags = (repr(ctx.target), ctx.options.compilation_key(), repr(registered_targets()))

@@ -1,9 +1,8 @@
-"""Rows of the HLO table: those that divide a module, up to XLA's pipeline `optimization`, of narrow floats, of unrolling."""
+"""Rows of the HLO table: rows that divide a module, up to XLA's pipeline `optimization`, of narrow floats, of unrolling."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from hlo_run.analysis.float_support import WIDE_TYPES
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
@@ -13,7 +12,7 @@ HloRow = Row[PassContext, HloPass]
 HloGroup = Group[PassContext, HloPass]
 
 
-def hlo_pass(module: str, **options: Any) -> PassAt[PassContext, HloPass]:
+def hlo_pass(module: str, **options: object) -> PassAt[PassContext, HloPass]:
     """Return the pass of a module in `hlo_passes`, with options of its constructor."""
     return PassAt(f"hlo_run.hlo_passes.{module}", options)
 

@@ -1,4 +1,4 @@
-"""Defines the table of kernel passes; `table.py` says what the names of rows mean."""
+"""Defines the table of kernel passes; `table.py` explains the names of rows."""
 
 from __future__ import annotations
 

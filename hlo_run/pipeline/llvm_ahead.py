@@ -1,4 +1,4 @@
-"""Loads LLVM in a fork while this process still lowers the kernel, as to load it takes a sixth of a short command's time.
+"""Loads LLVM in a fork while this process still lowers the kernel, since loading it takes a sixth of a short command's time.
 
 Only a command that prints a stage does so, for its first module: one that runs kernels on Host needs LLVM in its own process.
 If the fork dies, LLVM runs here, so that a crash is reported as any other.
@@ -71,12 +71,12 @@ def llvm_ahead(ctx: PassContext) -> Generator[None]:
 
 
 def compiled_ahead(ir_text: str, settings: LlvmSettings) -> CompiledPtx | None:
-    """Return what the fork compiled, or None if there is none."""
+    """Return the result of the fork; None if there is no fork."""
     return _assistant.ask((ir_text, settings)) if _assistant is not None else None
 
 
 def compile_text(ir_text: str, settings: LlvmSettings) -> CompiledPtx:
-    """Compile LLVM IR in this process; raises what `compile_llvm` does."""
+    """Compile LLVM IR in this process; raises the errors of `compile_llvm`."""
     return compile_llvm(
         ir_text,
         settings.target,

@@ -1,4 +1,4 @@
-"""Divide a module between its partitions, by the rows that do so and no others."""
+"""Divides a module between its partitions, by the rows for this and no others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GROUPS = tuple(group for group in BEFORE_OPTIMIZATION if group.name in ("pre-sp
 
 
 def partition(ctx: PassContext, module: HloModule) -> None:
-    """Run the rows up to `spmd-partitioning` and those that belong to it, in place; raises errors of the rows.
+    """Run the rows up to `spmd-partitioning` and the rows that belong to it, in place; raises errors of the rows.
 
     Afterwards `divided` of the module says how whole values are divided. It stays None if no sharding divides anything.
     """

@@ -22,7 +22,7 @@ from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, 
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 from hlo_run.pipeline.table_rows import numbered
 
-_COLLECTIVES = tuple(sorted(COLLECTIVE - ASYNC_START))
+_COLLECTIVES = ("fusion", *sorted(COLLECTIVE - ASYNC_START))
 _COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 _SIMPLIFY_SCATTERS = HloRow(
@@ -359,6 +359,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 _pass("memory.dynamic_slice_annotator"),
                 for_opcodes=("dynamic-slice", "dynamic-update-slice"),
             ),
+            HloRow(
+                "dynamic-slice-fusion-rewriter-v2",
+                _pass("memory.dynamic_slice_fusion_rewriter_v2"),
+                for_opcodes=("custom-call",),
+                when=lambda c: c.options.xla_gpu_enable_dynamic_slice_fusion,
+            ),
         ),
     ),
     HloGroup("pre-fusion", (HloRow("rename-instructions", _pass("fusion.rename_instructions")),)),
@@ -557,8 +563,12 @@ PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))
 BACKEND_PIPELINE = PIPELINE[len(_HLO_PASSES) :]
 # What XLA runs before it schedules: copies are in `hlo-opt --stage=hlo`.
 HLO_PIPELINE = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.name == "pre-scheduling-copy-insertion")]
-# What XLA runs with --xla_early_exit_with_layouts.
-UP_TO_LAYOUTS = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.name == "layout assignment")]
+
+
+def pipeline_until(last: str) -> tuple[HloGroup, ...]:
+    """Return the groups up to that of this name, with which XLA ends if a flag says so."""
+    return PIPELINE[: 1 + next(number for number, group in enumerate(PIPELINE) if group.name == last)]
+
 
 # (row, later row, reason). A test checks the tables against them.
 ORDER: tuple[tuple[str, str, str], ...] = (

@@ -29,7 +29,7 @@ class PassAt(Struct, Generic[ContextT, PassT], frozen=True):
     """
 
     module: str
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
     def __call__(self, ctx: ContextT) -> PassT:
         options = {name: value(ctx) if callable(value) else value for name, value in self.options.items()}
@@ -94,7 +94,7 @@ def _named(row: str, groups: tuple[str, ...], names: tuple[str, ...]) -> bool:
 
 
 def spellings(row: str, groups: tuple[str, ...]) -> list[str]:
-    """Return the names of a row in flags: its own, its pass's, and both after a group: `cse-2`, `cse`, `kernel/cse`."""
+    """Return the names of a row in flags: the row's, its pass's, and both after a group: `cse-2`, `cse`, `kernel/cse`."""
     plain = [spelling(row), spelling(base_name(row))]
     return plain + [f"{spelling(group)}/{name}" for group in groups for name in plain]
 

@@ -28,7 +28,7 @@ TIMEOUT_FLAG = "--gpu_client_initialization_timeout_sec"
 
 
 class Met(Struct):
-    """The processes that have met: a connection to each of the others, and what those have compiled of which that is known.
+    """The processes that have met: a connection to each of the others, and their compilations as far as known.
 
     Each has `each` devices. `cause` are the words of the process that failed first, if one did.
     """
@@ -44,7 +44,7 @@ class Met(Struct):
         return f"process {number} ({device_names(number, self.each)})"
 
     def hear(self, number: int) -> None:
-        """Read from a process what comes before the run: that it is ready. Raises the error with which it ends, if it does."""
+        """Read from a process that it is ready. Raises the error with which it ends, if it does."""
         try:
             message = receive(self.connections[number], _MOST_HEADER_BYTES, 0, time.monotonic() + _MESSAGE_SECONDS)[0]
         except (OSError, Closed):

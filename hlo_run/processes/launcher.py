@@ -81,7 +81,7 @@ def device_names(process: int, each: int) -> str:
 
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
-    """Return what a launcher's variables say; a single process without them.
+    """Return the launch that a launcher's variables describe; a single process without them.
 
     Raises UsageError for numbers that are none or do not fit each other, and if one of them is missing.
     """
@@ -107,21 +107,21 @@ def launch_of(environment: Mapping[str, str]) -> Launch:
 
 
 class LaunchFlags(Protocol):
-    """The flags that say which process this is."""
+    """The flags that tell the number of this process."""
 
     @property
     def num_nodes(self) -> int:
-        """The number of processes; 0: the launcher says."""
+        """The number of processes; 0: the launcher tells."""
         ...
 
     @property
     def task_id(self) -> int:
-        """The number of this process; -1: the launcher says."""
+        """The number of this process; -1: the launcher tells."""
         ...
 
     @property
     def address(self) -> str:
-        """HOST:PORT of process 0; empty: the launcher says."""
+        """HOST:PORT of process 0; empty: the launcher tells."""
         ...
 
 
@@ -144,7 +144,7 @@ class FlagsFound(Struct, frozen=True):
 
     @staticmethod
     def of(arguments: Sequence[str]) -> FlagsFound:
-        """Find the flags in a command line that could not be read. The last one of each name counts; those with errors do not."""
+        """Find the flags in a command line that could not be read. The last flag of each name counts, and none with errors."""
         words = re.findall(r"^--?(num[-_]nodes|task[-_]id|address|secret[-_]file)[=\n](.*)$", "\n".join(arguments), re.MULTILINE)
         texts = {name.replace("-", "_"): text for name, text in words}
         numbers = {name: int(texts[name]) for name in ("num_nodes", "task_id") if texts.get(name, "").isdecimal()}
@@ -170,7 +170,7 @@ def launch_of_failed(flags: LaunchFlags, environment: Mapping[str, str] = os.env
 
 
 def launch_of_flags(flags: LaunchFlags, environment: Mapping[str, str] = os.environ) -> Launch:
-    """Return the launch that flags describe, and a launcher's variables where the flags say nothing.
+    """Return the launch that flags describe, with a launcher's variables where the flags give nothing.
 
     Raises UsageError for a number that is not one of the processes, and for an unknown address.
     """

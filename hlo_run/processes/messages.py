@@ -35,7 +35,7 @@ class Challenge(Struct, frozen=True, tag=True):
 
 
 class Farewell(Struct, frozen=True, tag=True):
-    """A process ends the work in common. `code` is its exit code.
+    """A process ends the common work. `code` is its exit code.
 
     `message` and `notes` are its error, if there is one, or the error of the process `origin` that made it end. `origin` is -1
     for a process that does not know its number.
@@ -74,7 +74,7 @@ class Welcome(Struct, frozen=True, tag=True):
 
 
 class Refusal(Struct, frozen=True, tag=True):
-    """The process is not one of those that are awaited, or the run does not take place because of a `failure`."""
+    """The process is not awaited, or the run does not take place because of a `failure`."""
 
     reason: str
     failure: Farewell | None = None
@@ -92,7 +92,7 @@ class Ready(Struct, frozen=True, tag=True):
 
 
 class Beat(Struct, frozen=True, tag=True):
-    """A sign of life. `computing`: one of the process's devices does something else than to wait."""
+    """A sign of life. `computing`: one of the process's devices works rather than waits."""
 
     computing: bool
 
@@ -115,7 +115,7 @@ class _Header(Struct, frozen=True, array_like=True):
 
 
 class BadMessage(Exception):
-    """The other side sends something else than messages, or too much."""
+    """The other side sends something other than messages, or too much."""
 
 
 class Closed(Exception):
@@ -123,7 +123,7 @@ class Closed(Exception):
 
 
 def introduction_bytes(introduction: Introduction) -> bytes:
-    """Return an introduction as the bytes of which its proof is made."""
+    """Return an introduction as the bytes for its proof."""
     return _encoder.encode(introduction)
 
 

@@ -1,4 +1,4 @@
-"""The other processes of a run: connections to them, what they have sent, and whether they are alive.
+"""The other processes of a run: connections to them, their messages, and whether they are alive.
 
 Two threads serve each connection, so that neither sending nor receiving holds up the work of this process. A third one sends
 signs of life to all.
@@ -134,7 +134,7 @@ class Partners:
                 self._condition.wait(BEAT_SECONDS)
 
     def problem(self, number: int) -> HloRunError | None:
-        """Return why nothing more comes from a process; None if it is alive."""
+        """Return why a process sends nothing more; None if it is alive."""
         partner = self._partners[number]
         if self._cause is not None:
             return farewell_error(self._cause)
@@ -153,7 +153,7 @@ class Partners:
         return self._partners[number].computed
 
     def close(self, error: BaseException | None = None) -> None:
-        """Say farewell to all, which learn of `error`, and close the connections. What was posted before is sent first.
+        """Say farewell to all, which learn of `error`, and close the connections. Earlier posts are sent first.
 
         A connection is closed when its partner has said farewell or sends no more: to close it with messages unread
         resets it, and the partner loses what it has not read yet.
@@ -247,7 +247,7 @@ def _broken(number: int, error: OSError) -> DeviceError:
 
 
 def farewell_of_error(error: BaseException | None, number: int, cause: Farewell | None = None) -> Farewell:
-    """Return the words with which process `number` ends that raised `error` (None: it ended well).
+    """Return the farewell of process `number`, which raised `error` (None: it ended well).
 
     `cause` are those of another process, because of which this one ends.
     """
@@ -263,7 +263,7 @@ def farewell_of_error(error: BaseException | None, number: int, cause: Farewell 
 
 
 def farewell_error(farewell: Farewell) -> HloRunError:
-    """Return the error with which a process ended that did not end well."""
+    """Return the error for a process that did not end well."""
     error = _ERRORS.get(farewell.code, DeviceError)
     name = f"process {farewell.origin}" if farewell.origin >= 0 else "a process without number"
     return error(f"{name}: {farewell.message}", notes=farewell.notes, hint=f"see what {name} prints")

@@ -1,4 +1,4 @@
-"""The fields of records, of which most are structs of msgspec: to make such a class costs a thirtieth of a dataclass.
+"""The fields of records. Most records are structs of msgspec: making such a class costs a thirtieth of a dataclass.
 
 In the compiled core a record is a class of mypyc instead (`native.py`), so changed copies are made here for both.
 """

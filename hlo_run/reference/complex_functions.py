@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from hlo_run.arrays import NumpyType
 from hlo_run.elementary import complex_functions as functions
 from hlo_run.reference.values import Array
 
@@ -22,7 +21,7 @@ def imaginary_part(z: Array) -> Array:
 
 def make_complex(real: Array, imag: Array) -> Array:
     """Return real + i·imag exactly; with numpy's arithmetic, an infinite part would make the other part NaN."""
-    parts: np.dtype[Any] = np.result_type(real, imag)
+    parts: NumpyType = np.result_type(real, imag)
     out = np.empty((*np.broadcast_shapes(real.shape, imag.shape), 2), parts)
     out[..., 0], out[..., 1] = real, imag
     return out.view(np.complex128 if parts == np.float64 else np.complex64)[..., 0]

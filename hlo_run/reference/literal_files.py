@@ -14,6 +14,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from hlo_run.arrays import NumpyType
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
@@ -217,7 +218,7 @@ def _named_type(stored: StoredArray, name: str) -> DType | None:
     return row
 
 
-def _given(dtype: np.dtype[Any], dims: tuple[int, ...]) -> str:
+def _given(dtype: NumpyType, dims: tuple[int, ...]) -> str:
     row = _BY_NUMPY.get(dtype)
     return f"{row.name if row else dtype.name}[{','.join(map(str, dims))}]"
 
@@ -226,7 +227,7 @@ def _problem(error: OSError) -> str:
     return "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror or error}"
 
 
-def _are_bits(found: np.dtype[Any], dtype: DType, unsigned: bool) -> bool:
+def _are_bits(found: NumpyType, dtype: DType, unsigned: bool) -> bool:
     """True if elements of type `found` are the bytes of elements of a type that numpy lacks."""
     if dtype.numpy.isbuiltin == 1 or found.itemsize != dtype.numpy.itemsize:
         return False
@@ -249,7 +250,7 @@ def _dims_fit(dims: tuple[int, ...], shape: Shape) -> bool:
     )
 
 
-def _type_hint(found: np.dtype[Any], dtype: DType) -> str:
+def _type_hint(found: NumpyType, dtype: DType) -> str:
     if dtype.numpy.isbuiltin == 1 or found.kind not in "ui" or found.itemsize != dtype.numpy.itemsize:
         return ""
     return f"if these are the bits of the elements, add an entry KEY.dtype with '{dtype.numpy.name}' to the file"

@@ -14,15 +14,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import IO, Any, TypeAlias, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.errors import UsageError
-
-Array: TypeAlias = NDArray[Any]
 
 _NPY, _ZIPS = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
 _ENDING = ".npy"
@@ -50,7 +48,7 @@ class StoredArray(Struct, frozen=True):
     """
 
     what: str
-    dtype: np.dtype[Any]
+    dtype: NumpyType
     dims: tuple[int, ...]
     is_fortran: bool
     size: int
@@ -160,7 +158,7 @@ def _stored(what: str, open_file: Callable[[], IO[bytes]], size: int) -> StoredA
     return StoredArray(what, dtype, dims, is_fortran, size - start, open_elements)
 
 
-def _header(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def _header(data: bytes) -> tuple[NumpyType, tuple[int, ...], bool]:
     """Return type, dimensions, and whether the first dimension varies fastest. Raises an error of `_DAMAGE`."""
     try:
         fields: Any = ast.literal_eval(data.decode("latin1").strip())

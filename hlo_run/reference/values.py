@@ -6,17 +6,16 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 
-Array: TypeAlias = NDArray[Any]
 # An array in logical order, a tuple of values, or an empty tuple for a token. An array is never written after it was
 # returned, so it may be a view or a broadcast (stride 0).
 Value: TypeAlias = "Array | tuple[Value, ...]"
@@ -129,7 +128,7 @@ def out_of_memory(instruction: HloInstruction) -> DeviceError:
     return DeviceError(f"out of memory in the reference for %{instruction.name}, {shape}", instruction.where)
 
 
-def computing_type(dtype: DType) -> np.dtype[Any]:
+def computing_type(dtype: DType) -> NumpyType:
     """Return the numpy type in which an op on `dtype` computes: f32 for narrower floats, a byte for narrower ints."""
     if dtype.is_float and dtype.bits < 32:
         return np.dtype(np.float32)
@@ -138,7 +137,7 @@ def computing_type(dtype: DType) -> np.dtype[Any]:
     return dtype.numpy
 
 
-def precise_type(computing: np.dtype[Any]) -> np.dtype[Any]:
+def precise_type(computing: NumpyType) -> NumpyType:
     """Return the type for inexact functions: f64 or c128, so that rounding once gives the nearest value."""
     return np.dtype(np.complex128 if computing.kind == "c" else np.float64)
 
@@ -172,7 +171,7 @@ def quiet() -> np.errstate:
     return np.errstate(all="ignore")
 
 
-def map_elements(function: Function, operands: Sequence[Array], result: np.dtype[Any]) -> Array:
+def map_elements(function: Function, operands: Sequence[Array], result: NumpyType) -> Array:
     """Apply `function` to every element of operands whose shapes broadcast; the result has type `result`.
 
     Large arrays are processed in flat chunks, so that the intermediate values of `function` stay in the cache. The
@@ -199,7 +198,7 @@ def map_elements(function: Function, operands: Sequence[Array], result: np.dtype
     return out.reshape(dims)
 
 
-def in_chunks(function: Function, result: np.dtype[Any]) -> Kernel:
+def in_chunks(function: Function, result: NumpyType) -> Kernel:
     """Return a kernel that applies an elementwise function with the result type `result`, in chunks for large arrays."""
 
     def kernel(*operands: Array) -> Array:

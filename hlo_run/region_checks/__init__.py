@@ -1,1 +1,1 @@
-"""The rewritten regions of an HLO row: cut out before and after the row, and compared on operands of their own."""
+"""The rewritten regions of an HLO row: cut out before and after the row, and compared on separate operands."""

@@ -1,4 +1,4 @@
-"""Finds what a row rewrote in a computation, and cuts it out: the smallest regions between values that did not change.
+"""Finds the rewritten part of a computation, and cuts it out: the smallest regions between unchanged values.
 
     before: n = negate(p)  a = add(n, p)       t = tanh(a)
     after:  n = negate(p)  s = subtract(p, n)  t = tanh(s)      ⇒  the region add(n, p) => subtract(p, n), with inputs n and p
@@ -40,7 +40,7 @@ class Claim(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True):
-    """One side of a region: the values that it returns, its instructions, and its inputs: by number, all that are this value.
+    """One side of a region: its results, its instructions, and its inputs: by number, all that are this value.
 
     `work` are the instructions that compute something from an input.
     """
@@ -279,7 +279,7 @@ class Cutter:
         return list(groups.values())
 
     def region(self, claims: Sequence[Claim], opened: Collection[int]) -> Region:
-        """Return the region of claims; values with the numbers `opened` are inside, with what they are computed from."""
+        """Return the region of claims; values with the numbers `opened` are inside, with their inputs."""
         sides = [self._side(number, tuple(c.old if number == 0 else c.new for c in claims), opened) for number in (0, 1)]
         return Region(tuple(claims), sides[0], sides[1])
 
@@ -289,11 +289,7 @@ class Cutter:
         roots = {numbers[output] for output in outputs}
         inputs: dict[int, list[HloInstruction]] = {}
         inside: dict[HloInstruction, None] = {}
-        waiting = list(outputs)
-        while waiting:
-            instruction = waiting.pop()
-            if instruction in inside:
-                continue
+        for instruction in walk(outputs, lambda i: i.operands if i in inside else ()):
             number = numbers[instruction]
             is_equal = own[instruction] in self._kept if number in roots else number in self._common
             is_cut = is_equal and number not in opened
@@ -305,7 +301,6 @@ class Cutter:
                     inputs[number].append(instruction)
                 continue
             inside[instruction] = None
-            waiting += instruction.operands
         order = [i for i in (self.old, self.new)[side].post_order() if i in inside]
         work = tuple(i for i in order if i.opcode not in NO_CODE and not self._is_constant(i))
         return Side(outputs, tuple(order), work, inputs)
@@ -325,7 +320,7 @@ class Cutter:
         return first
 
     def grown(self, region: Region, opened: set[int]) -> Region | None:
-        """Return the region with more of what its inputs are computed from; None at the parameters. Adds to `opened`.
+        """Return the region grown by the operands of its inputs; None at the parameters. Adds to `opened`.
 
         Inputs that depend on one which only one side has come first, then the latter.
         """

@@ -1,4 +1,4 @@
-"""Names the instructions that cannot be evaluated alone: effects, random numbers, and all that needs other devices."""
+"""Names the instructions that cannot be evaluated alone: effects, random numbers, and instructions that need other devices."""
 
 from __future__ import annotations
 

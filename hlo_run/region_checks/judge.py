@@ -1,4 +1,4 @@
-"""Evaluates the two sides of a region on the same random operands, and says whether they differ by more than rounding.
+"""Evaluates the two sides of a region on the same random operands, and tells whether they differ by more than rounding.
 
 Both sides are evaluated in their own types first. Equal bits agree. Else both are evaluated in float64, where rewrites that
 are right differ by next to nothing, and with random roundings of the region's own types, which say how much rounding can
@@ -69,7 +69,7 @@ class First(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """The verdict on a region. `reason` says why it is not judged. `values` are the operands on which it differs.
+    """The verdict on a region. `reason` tells why it is not judged. `values` are the operands on which it differs.
 
     BLANK: both sides agree in numbers that tell nothing, such as zeros. ROUNDED: they agree because rounding is large, or
     the operands lead to NaNs and infinities.

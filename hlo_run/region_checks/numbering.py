@@ -92,7 +92,7 @@ class Table:
 
     def _texts(self, instruction: HloInstruction) -> Iterator[tuple[str, str]]:
         for name, value in sorted(instruction.attrs.items()):
-            if value is None or name in CALLED_ATTRIBUTES:
+            if name in CALLED_ATTRIBUTES:
                 continue
             if name in _WITHOUT_MEANING and not (name == "backend_config" and instruction.opcode == "custom-call"):
                 continue

@@ -48,7 +48,7 @@ def peak_values(memory: MemoryUse, time: int) -> list[BufferLife]:
     return sorted(alive, key=lambda life: (-life.size_bytes, life.name))
 
 
-def memory_chart(memory: MemoryUse) -> dict[str, Any]:
+def memory_chart(memory: MemoryUse) -> dict[str, object]:
     """Return the data of the memory chart. A box is [name, shape, kind, allocation, offset, size, first, last]."""
     largest = sorted(memory.lives, key=lambda life: -life.size_bytes * (life.last - life.first + 1))
     sizes: dict[int, int] = {}
@@ -103,7 +103,7 @@ def _by_thunk(profile: Profile) -> list[list[Event]]:
     return list(groups.values())
 
 
-def profile_chart(profile: Profile) -> dict[str, Any]:
+def profile_chart(profile: Profile) -> dict[str, object]:
     """Return the last run's events in time order: [name, kind, begin, microseconds, depth]; times in us from its begin."""
     events = sorted((e for e in profile.events if e.run == profile.runs), key=lambda e: (e.begin, -e.seconds))
     begin = events[0].begin if events else 0.0
@@ -120,7 +120,7 @@ def profile_chart(profile: Profile) -> dict[str, Any]:
     return {"run": profile.runs, "events": rows, "left_out": max(0, len(events) - _MOST_EVENTS)}
 
 
-def heat_data(comparison: Comparison) -> list[dict[str, Any]]:
+def heat_data(comparison: Comparison) -> list[dict[str, object]]:
     """Return the heat maps of the arrays that differ. An array that cannot be compared has none."""
     masks = comparison.masks()
     return [

@@ -1,4 +1,4 @@
-"""Finds for each line of a kernel's texts the HLO instruction that it comes from, and hides what only says so.
+"""Finds for each line of a kernel's texts its HLO instruction, and hides the parts that only name it.
 
 Kernel IR names it (`hlo.op`). LLVM IR has debug locations, and PTX has `.loc`: both name a file, which is the HLO instruction and
 its op in the LLVM dialect (`add.3 llvm.fadd`), and a line, which is the number of that op in the kernel. A line of LLVM IR and a

@@ -38,7 +38,7 @@ def part(name: str, title: str, body: str) -> str:
 
 
 def packed(name: str, value: Any) -> str:
-    """Return plain data for the script, deflated: it is unpacked when it is looked at, and cannot contain markup."""
+    """Return plain data for the script, deflated: it is unpacked when it is shown, and cannot contain markup."""
     data = base64.b64encode(zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 6)).decode()
     return f'<script type="text/plain" data-name="{text(name)}">{data}</script>\n'
 

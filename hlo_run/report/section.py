@@ -6,7 +6,6 @@ import platform
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
 
 from hlo_run.artifact import KernelThunk
 from hlo_run.artifact.thunks import every_thunk
@@ -203,7 +202,7 @@ def _pass_row(number: int, run: PassRun, whole: float) -> str:
     return f'<tr class="{"changed" if run.changed else "same"}">{cells}</tr>\n'
 
 
-def _diff(changes: Sequence[ChangeInContext]) -> dict[str, Any]:
+def _diff(changes: Sequence[ChangeInContext]) -> dict[str, object]:
     """Return the changes of a pass, up to a number of lines; `left_out` counts the lines of the others."""
     kept: list[ChangeInContext] = []
     lines = 0
@@ -264,7 +263,7 @@ def _graphs(record: CompilationRecord, result: FileResult, kernels: dict[str, Ke
     return f'<div class="graphs">{made}</div>\n'
 
 
-def _graph(graph: GraphRecord, times: dict[str, float], kernel_of: dict[str, int]) -> dict[str, Any]:
+def _graph(graph: GraphRecord, times: dict[str, float], kernel_of: dict[str, int]) -> dict[str, object]:
     """Return a graph; a node is [name, opcode, shape, label, operands, layer, column, emitter, bytes, ms, kernel's number]."""
     places = place([node.operands for node in graph.nodes])
     return {
@@ -317,14 +316,14 @@ def _kernels(kernels: dict[str, KernelRecord], record: CompilationRecord | None,
     return made
 
 
-def _texts(name: str, kernel: KernelRecord, instruction: str, source: str) -> dict[str, Any]:
+def _texts(name: str, kernel: KernelRecord, instruction: str, source: str) -> dict[str, object]:
     """Return the texts of a kernel, and per line the numbers of its HLO instruction and of its op in `names`; -1 for none.
 
     An op that is named after the kernel belongs to no instruction inside, so it comes from `instruction` as a whole.
     """
     names: dict[str, int] = {"": -1}
 
-    def numbered(made: OriginText) -> dict[str, Any]:
+    def numbered(made: OriginText) -> dict[str, object]:
         def number(name: str) -> int:
             return names.setdefault(name, len(names) - 1)
 

@@ -74,7 +74,7 @@ class _Assigner:
             if buffer.values[0].instruction.parent not in embedded:
                 self._assign(buffer)
         self._pack()
-        for buffer in order:
+        for buffer in sorted(self._analysis.buffers, key=lambda buffer: buffer.id):
             if buffer.values[0].instruction.parent in embedded:
                 self._new(buffer, is_constant=_is_constant(buffer)).is_thread_local = not _is_constant(buffer)
         for buffer in self._live_out:

@@ -25,9 +25,8 @@ def assignment_text(buffers: BufferAssignment, module: HloModule) -> str:
     lines = ["BufferAssignment:"]
     for number, allocation in enumerate(buffers.planned):
         shape = f"output shape is |{root.shape.to_string(layout=False)}|" if number == home else ""
-        lines.append(
-            ", ".join(filter(None, [f"allocation {number}: size {allocation.size_bytes}", *_kinds(allocation, shape)])) + ":"
-        )
+        start = f"allocation {number}: size {allocation.size_bytes}"
+        lines.append(", ".join(filter(None, [start, *_kinds(allocation, shape)])) + ":")
         for value in sorted(allocation.offsets, key=lambda value: value.id):
             place = f"(size={buffer_size_bytes(value)},offset={allocation.offsets[value]})"
             lines.append(f" value: {_brief(value)} {place}: {value.shape}")
@@ -37,6 +36,7 @@ def assignment_text(buffers: BufferAssignment, module: HloModule) -> str:
 def _kinds(allocation: PlannedAllocation, output: str) -> Iterator[str]:
     if allocation.color:
         yield f"color {allocation.color}"
+    yield "page 0"
     if allocation.parameter is not None:
         number, index = allocation.parameter
         value = next(v for v in allocation.offsets if v.instruction.opcode == "parameter" and v.index == index)

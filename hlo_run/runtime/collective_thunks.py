@@ -7,7 +7,6 @@ from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_START, OPERATION_OF, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
-from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
 _KINDS: dict[Opcode, CollectiveKind] = {
@@ -25,27 +24,45 @@ def _collective(context: ThunkContext, instruction: HloInstruction) -> list[Thun
     return [collective_thunk(context, instruction)]
 
 
+def collective_kernel(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
+    """Return the thunk of a fusion of one all-reduce, for which XLA has a Triton kernel."""
+    operands = tuple(array for operand in fusion.operands for array in _arrays(context.tree(operand)))
+    return [_thunk(fusion.fused_computation.root, "kCollectiveKernel", fusion.name, operands, _arrays(context.tree(fusion)))]
+
+
 def collective_thunk(context: ThunkContext, instruction: HloInstruction) -> CollectiveThunk:
     """Return the thunk of a collective, or of the collective that a start such as `all-gather-start` begins."""
     opcode = OPERATION_OF.get(instruction.opcode, instruction.opcode)
     # The other starts return (operands, results, ..).
     index = (1,) if instruction.opcode in ASYNC_START and instruction.opcode != "all-reduce-start" else ()
+    operands = tuple(array for operand in instruction.operands for array in _arrays(context.tree(operand)))
+    return _thunk(instruction, _KINDS[opcode], instruction.name, operands, _arrays(context.tree(instruction, index)))
+
+
+def _thunk(
+    instruction: HloInstruction,
+    kind: CollectiveKind,
+    name: str,
+    operands: tuple[ArraySpec, ...],
+    results: tuple[ArraySpec, ...],
+) -> CollectiveThunk:
+    opcode = OPERATION_OF.get(instruction.opcode, instruction.opcode)
     # The reducer is one operation: general-reduction-decomposer has replaced the others.
     reduction = instruction.to_apply.root.opcode if opcode in REDUCING_COLLECTIVE else ""
-    dims = instruction.attrs.get("dimensions", ())
+    dims = instruction.ints("dimensions")
     channel = instruction.channel_id
     return CollectiveThunk(
-        instruction.name,
-        _KINDS[opcode],
+        name,
+        kind,
         # Ops on one channel belong together even in different computations: two branches of a conditional may meet.
         f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
-        tuple(array for operand in instruction.operands for array in _arrays(context.tree(operand))),
-        _arrays(context.tree(instruction, index)),
+        operands,
+        results,
         _mode(instruction),
         _groups(instruction),
         dims[0] if dims else -1,
         reduction,
-        tuple(tuple(sizes) for sizes in instruction.attrs.get("slice_sizes", ())),
+        tuple(tuple(sizes) for sizes in instruction.in_place_slice_sizes),
     )
 
 
@@ -70,9 +87,7 @@ def _mode(instruction: HloInstruction) -> GroupMode:
 def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
     if instruction.opcode in PERMUTE:
         return tuple(tuple(pair) for pair in instruction.source_target_pairs)
-    value = instruction.attrs.get("replica_groups")
-    groups = value.groups() if isinstance(value, ReplicaGroups) else value or ()
-    return tuple(tuple(group) for group in groups if group)
+    return tuple(tuple(group) for group in instruction.replica_groups.groups() if group)
 
 
 OPCODES: dict[Opcode, EmitThunk] = dict.fromkeys(_KINDS, _collective)

@@ -26,6 +26,7 @@ from hlo_run.artifact import (
     MemsetThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     Thunk,
     WhileThunk,
 )
@@ -59,8 +60,7 @@ class CommandBufferConversion(Struct, frozen=True):
     checked: frozenset[int] = frozenset()
 
     def convert(self, thunks: Sequence[Thunk]) -> tuple[Thunk, ...]:
-        """Return the sequence with runs of recordable thunks replaced by command buffers, which are called after the number
-        of their first thunk."""
+        """Return the sequence with runs of recordable thunks as command buffers, named after the number of their first thunk."""
         return self._convert(thunks, thunk_numbers(thunks))
 
     def _convert(self, thunks: Sequence[Thunk], numbers: Mapping[int, int]) -> tuple[Thunk, ...]:
@@ -95,7 +95,9 @@ class CommandBufferConversion(Struct, frozen=True):
             case SequentialThunk():
                 # XLA computes the offset of a slice before each of its copies.
                 return thunk.kind != "kDynamicSliceFusion" and self._all_recorded(thunk.thunks)
-            case SliceCopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk() | AsyncStartThunk() | AsyncDoneThunk():
+            case SlicedProductThunk() | SliceCopyThunk() | MemsetThunk() | FunctionCall() | CommandBufferThunk():
+                return False
+            case AsyncStartThunk() | AsyncDoneThunk():
                 return False
             case _:
                 assert_never(thunk)
@@ -111,7 +113,7 @@ class CommandBufferConversion(Struct, frozen=True):
                 return replace(thunk, body=self._convert(thunk.body, numbers))
             case ConditionalThunk():
                 return replace(thunk, branches=tuple(self._convert(branch, numbers) for branch in thunk.branches))
-            case SequentialThunk(kind="kDynamicSliceFusion"):
+            case SlicedProductThunk() | SequentialThunk(kind="kDynamicSliceFusion"):
                 return thunk
             case SequentialThunk():
                 return replace(thunk, thunks=self._convert(thunk.thunks, numbers))
@@ -126,7 +128,7 @@ class CommandBufferConversion(Struct, frozen=True):
 
 
 def command_buffer_conversion(options: CompileOptions) -> CommandBufferConversion | None:
-    """Return what the flags ask for; None if nothing is to be recorded. Raises UsageError for an unknown kind.
+    """Return the conversion that the flags ask for; None if nothing is to be recorded. Raises UsageError for an unknown kind.
 
     `--xla_gpu_enable_command_buffer` lists kinds, or changes the default by `+KIND` and `-KIND`.
     """

@@ -86,7 +86,7 @@ def _nothing(_emission: ThunkContext, _call: HloInstruction) -> list[Thunk]:
 
 
 def _infeed(context: ThunkContext, infeed: HloInstruction) -> list[Thunk]:
-    return [InfeedThunk(infeed.name, context.tree(infeed, (0,)), infeed.attrs.get("fed", ()))]
+    return [InfeedThunk(infeed.name, context.tree(infeed, (0,)), infeed.fed)]
 
 
 def _outfeed(context: ThunkContext, outfeed: HloInstruction) -> list[Thunk]:
@@ -134,7 +134,7 @@ def _started(done: HloInstruction) -> HloInstruction:
 
 
 def _rng_state(context: ThunkContext, state: HloInstruction) -> list[Thunk]:
-    return [RngStateThunk(state.name, context.array(state).slice, int(state.attrs["delta"]))]
+    return [RngStateThunk(state.name, context.array(state).slice, state.rng_delta)]
 
 
 def _rng_seed(context: ThunkContext, call: HloInstruction) -> list[Thunk]:

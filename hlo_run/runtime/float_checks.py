@@ -1,4 +1,4 @@
-"""Finds what XLA's checks of floats read, for the texts about thunks: XLA's `ThunkBufferDebugPass`.
+"""Finds the buffers that XLA's checks of floats read, for the texts about thunks: XLA's `ThunkBufferDebugPass`.
 
     001: kCustomKernel wrapped_tanh  =>  000: kSequential { 001: kCustomKernel wrapped_tanh; 000: kBuffersDebugFloatCheck }
 
@@ -25,6 +25,7 @@ from hlo_run.artifact import (
     MemsetThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -95,6 +96,8 @@ def _buffers(thunk: Thunk, arrays: list[BufferSlice]) -> list[BufferSlice]:
             addend = thunk.addend or thunk.result
             others = (thunk.bias, thunk.auxiliary, *thunk.scales, thunk.result_scale, thunk.largest)
             return [a.slice for a in (thunk.lhs, thunk.rhs, addend, thunk.result, *others) if a is not None]
+        case SlicedProductThunk():
+            return _buffers(thunk.product, arrays)
         case SequentialThunk(kind="kDynamicSliceFusion"):
             return list(thunk.copied)
         case CollectiveThunk():

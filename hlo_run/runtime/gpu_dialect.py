@@ -27,6 +27,7 @@ from hlo_run.artifact import (
     MemsetThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -98,6 +99,8 @@ class _Writer:
                 return self._while(thunk, indent)
             case ConditionalThunk():
                 return self._conditional(thunk, indent)
+            case SlicedProductThunk():
+                return self._sliced_product(thunk, indent)
             case FunctionCall():
                 return [indent + self._call(thunk)]
             case _:
@@ -140,10 +143,34 @@ class _Writer:
         given = f" args({arguments})" if arguments else ""
         return f"gpu.launch_func @{kernel.name}::@{kernel.name} blocks in ({blocks}) threads in ({threads}){given}"
 
+    def _sliced_product(self, thunk: SlicedProductThunk, indent: str) -> list[str]:
+        """Call the product's function with the places of its arrays in this iteration."""
+        product, moving = thunk.product, {part.field: part for part in thunk.moving}
+        arrays = (("lhs", product.lhs), ("rhs", product.rhs), ("addend", product.addend), ("result", product.result))
+        lines, pointers = [f"{indent}// {thunk.kind} {thunk.name}"], list[str]()
+        for field, array in arrays:
+            if array is None:
+                continue
+            part = moving.get(field)
+            if part is None or (field == "result" and thunk.room is not None):
+                pointers.append(self._pointer(array.slice))
+            else:
+                more, pointer = self._part(part.whole, part.offset, array.slice.size_bytes, indent)
+                lines += more
+                pointers.append(pointer)
+        lines.append(indent + self._called(product, pointers))
+        if thunk.room is not None:
+            size_bytes = thunk.room.size_bytes
+            more, target = self._part(moving["result"].whole, moving["result"].offset, size_bytes, indent)
+            lines += [*more, indent + self._memcpy(target, self._pointer(thunk.room), size_bytes)]
+        return lines
+
     def _call(self, thunk: Thunk) -> str:
         """Call a function named after kind and instruction with pointers to the slices read, then the slices written."""
         touched = accesses(thunk)
-        pointers = [self._pointer(piece) for piece in (*touched.reads, *touched.writes)]
+        return self._called(thunk, [self._pointer(piece) for piece in (*touched.reads, *touched.writes)])
+
+    def _called(self, thunk: Thunk, pointers: Sequence[str]) -> str:
         types = ", ".join(["!llvm.ptr"] * len(pointers))
         name = identifier(f"{thunk.kind}_{thunk.name}")
         self.declared[name] = types
@@ -159,7 +186,7 @@ class _Writer:
             body = self.sequence(thunk.body, deeper)
             self._iterations.pop()
             return [head, *body, f"{indent}}}"]
-        if any(isinstance(inner, SliceCopyThunk) for inner in every_thunk((thunk,))):
+        if any(isinstance(inner, SliceCopyThunk | SlicedProductThunk) for inner in every_thunk((thunk,))):
             return self._counted_while(thunk, indent)
         asked, is_true = self._truth(thunk.predicate, deeper)
         return [

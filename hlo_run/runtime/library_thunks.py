@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
+from hlo_run.analysis.buffers.copied_operands import SlicePlace
+from hlo_run.analysis.buffers.sliced_products import SlicedProduct
 from hlo_run.analysis.topk_order import picks_largest
 from hlo_run.artifact import (
     ArraySpec,
@@ -12,12 +14,17 @@ from hlo_run.artifact import (
     CholeskyThunk,
     ConvolutionNumbers,
     ConvolutionThunk,
+    CopyThunk,
     DotNumbers,
     FftThunk,
     GemmThunk,
+    LoopOffset,
+    MovingArray,
     ResizeThunk,
     ScanThunk,
     SelectKThunk,
+    SequentialThunk,
+    SlicedProductThunk,
     Thunk,
     TriangularSolveThunk,
     WindowSpec,
@@ -27,17 +34,16 @@ from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.scan_calls import SCAN_TARGETS, row_scan
+from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.views.convolutions import Convolution
-from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, number, record, text
+from hlo_run.records import replace
+from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_config, integers, number, record, text
 
 _ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 _OPERAND_SCALES = 2
 _F8_RESULTS = ("f8e4m3fn", "f8e5m2")
+_PRODUCT_OPERANDS: tuple[Literal["lhs", "rhs", "addend"], ...] = ("lhs", "rhs", "addend")
 _EPILOGUES = ("DEFAULT", "BIAS", "RELU", "GELU", "BIAS_RELU", "BIAS_GELU", "GELU_AUX", "BIAS_GELU_AUX")
-
-
-def _dims(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in config.get(name, ()))
 
 
 # ---- products -------------------------------------------------------------------------------------------------------
@@ -101,13 +107,13 @@ def _place_of_bias(waiting: Sequence[ArraySpec]) -> int:
     return next((place for place, spec in enumerate(waiting) if spec.dims), len(waiting) - 1)
 
 
-def _dot_numbers(config: Mapping[str, Any]) -> DotNumbers:
+def _dot_numbers(config: Mapping[str, object]) -> DotNumbers:
     numbers = record(config, "dot_dimension_numbers")
     return DotNumbers(
-        _dims(numbers, "lhs_batch_dimensions"),
-        _dims(numbers, "lhs_contracting_dimensions"),
-        _dims(numbers, "rhs_batch_dimensions"),
-        _dims(numbers, "rhs_contracting_dimensions"),
+        integers(numbers, "lhs_batch_dimensions"),
+        integers(numbers, "lhs_contracting_dimensions"),
+        integers(numbers, "rhs_batch_dimensions"),
+        integers(numbers, "rhs_contracting_dimensions"),
     )
 
 
@@ -128,6 +134,89 @@ def _product_dims(thunk: GemmThunk) -> tuple[int, ...]:
     right = [d for n, d in enumerate(thunk.rhs.dims) if n not in (*numbers.rhs_batch, *numbers.rhs_contracting)]
     batch = [thunk.lhs.dims[dim] for dim in numbers.lhs_batch] or [thunk.rhs.dims[dim] for dim in numbers.rhs_batch]
     return (*batch, *left, *right)
+
+
+# ---- products in parts of arrays ------------------------------------------------------------------------------------
+
+
+def sliced_product_thunks(context: ThunkContext, fusion: HloInstruction, found: SlicedProduct) -> list[Thunk]:
+    """Return the thunks of a fusion with a product.
+
+    A result that is not in the memory of the operand that it changes begins as a copy of it. A product that would write what it
+    reads goes into its workspace first, if that is large enough; XLA lets it write there at once.
+    """
+    before: list[Thunk] = []
+    placed: dict[tuple[HloInstruction, ShapeIndex], BufferSlice] = {}
+    moving: list[MovingArray] = []
+    for field, operand, place in zip(_PRODUCT_OPERANDS, found.call.operands, found.operands, strict=False):
+        whole = context.buffers.slice(fusion.operands[place.number])
+        placed[operand, ()] = _first(whole, place, operand.shape.size_bytes)
+        if place.step_bytes:
+            moving.append(MovingArray(field, whole, loop_offset(place)))
+    written: MovingArray | None = None
+    for result in found.results:
+        whole = context.buffers.slice(fusion, result.index)
+        index = (result.number,) if found.call.shape.is_tuple else ()
+        shape = found.call.shape.tuple_shapes[result.number] if found.call.shape.is_tuple else found.call.shape
+        if result.place is None:
+            placed[found.call, index] = whole
+            continue
+        old = context.buffers.slice(fusion.operands[result.place.number])
+        if old != whole:
+            before.append(CopyThunk(fusion.name, old, whole))
+        placed[found.call, index] = _first(whole, result.place, shape.size_bytes)
+        written = MovingArray("result", whole, loop_offset(result.place))
+    (product,) = _gemm(replace(context, placed=placed), found.call)
+    assert isinstance(product, GemmThunk), "the call is a product"
+    room = _room(product, moving, written) if written is not None else None
+    if room is not None:
+        product = replace(product, result=replace(product.result, slice=room))
+    moving += [] if written is None else [written]
+    count = len(found.call.shape.tuple_shapes) if found.call.shape.is_tuple else 1
+    return [*before, SlicedProductThunk(fusion.name, product, tuple(moving), len(found.call.operands), count, room)]
+
+
+def _first(whole: BufferSlice, place: SlicePlace, size_bytes: int) -> BufferSlice:
+    """Return the place in the first iteration. As for a dynamic-slice, it ends where the array does at the latest."""
+    start = min(max(place.first_bytes, 0), whole.size_bytes - size_bytes)
+    return BufferSlice(whole.allocation, whole.offset_bytes + start, size_bytes)
+
+
+def loop_offset(place: SlicePlace) -> LoopOffset:
+    """Return the offset of a place in bytes, by the iteration."""
+    return LoopOffset(place.first_bytes, place.step_bytes, place.loop)
+
+
+def _room(product: GemmThunk, moving: list[MovingArray], written: MovingArray) -> BufferSlice | None:
+    """Return the part of the workspace for a result that must not be written where it goes; None if it may be, or has no room."""
+    room, size_bytes = product.workspace, product.result.slice.size_bytes
+    if room is None or room.size_bytes < size_bytes or not _reads(product, moving, written):
+        return None
+    return BufferSlice(room.allocation, room.offset_bytes, size_bytes)
+
+
+def _reads(product: GemmThunk, moving: list[MovingArray], written: MovingArray) -> bool:
+    """True if the product may read what it writes. An addend at the place of the result is read before that is written."""
+    moved = {part.field: part for part in moving}
+    arrays: tuple[tuple[str, ArraySpec | None], ...] = (
+        ("lhs", product.lhs),
+        ("rhs", product.rhs),
+        ("addend", product.addend),
+    )
+    for field, array in arrays:
+        if array is None:
+            continue
+        part = moved.get(field)
+        piece = array.slice if part is None else part.whole
+        is_same = field == "addend" and part is not None and (part.whole, part.offset) == (written.whole, written.offset)
+        is_apart = (
+            piece.allocation != written.whole.allocation
+            or piece.offset_bytes + piece.size_bytes <= written.whole.offset_bytes
+            or written.whole.offset_bytes + written.whole.size_bytes <= piece.offset_bytes
+        )
+        if not is_same and not is_apart:
+            return True
+    return False
 
 
 # ---- convolutions ---------------------------------------------------------------------------------------------------
@@ -227,11 +316,17 @@ def _triangular_solve(context: ThunkContext, solve: HloInstruction) -> list[Thun
 def _cublas_triangular_solve(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     config = backend_config(call)
     options = record(config, "triangular_solve_options") or config
-    return [_solve(context, call, options, context.array(call, (0,) if call.shape.is_tuple else ()))]
+    right, result = context.array(call.operands[1]), context.array(call, (0,) if call.shape.is_tuple else ())
+    solve = _solve(context, call, options, result)
+    if right.slice == result.slice:
+        return [solve]
+    # cuBLAS solves in place
+    copy = CopyThunk(call.name, right.slice, result.slice)
+    return [SequentialThunk("", (copy, replace(solve, right=result)))]
 
 
 def _solve(
-    context: ThunkContext, instruction: HloInstruction, options: Mapping[str, Any], result: ArraySpec
+    context: ThunkContext, instruction: HloInstruction, options: Mapping[str, object], result: ArraySpec
 ) -> TriangularSolveThunk:
     transpose = options.get("transpose_a", "NO_TRANSPOSE")
     return TriangularSolveThunk(

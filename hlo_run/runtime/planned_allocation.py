@@ -9,7 +9,7 @@ from hlo_run.hlo.values.shape import ShapeIndex
 
 
 class PlannedAllocation(Struct, eq=False):
-    """An allocation in the making: its values with their offsets in bytes, and of which kind it is."""
+    """An allocation in the making: its values with their offsets in bytes, and its kind."""
 
     size_bytes: int
     offsets: dict[HloValue, int] = field(default_factory=dict[HloValue, int])

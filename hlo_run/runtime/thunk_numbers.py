@@ -1,29 +1,33 @@
-"""The numbers of thunks (XLA's thunk ids), which texts print and command buffers are called after."""
+"""The numbers of thunks (XLA's thunk ids), which texts print and which name command buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hlo_run.artifact import CommandBufferThunk, Thunk, WhileThunk, nested_sequences
+from hlo_run.artifact import AsyncStartThunk, CommandBufferThunk, Thunk, WhileThunk, nested_sequences
 
 NO_NUMBER = 0
 """The number of a command buffer, which XLA makes after it has numbered the thunks."""
 
 
 def thunk_numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
-    """Return the number of each thunk by its `id()`. Numbers count from 1 in the order in which XLA makes the thunks: inner
-    thunks before the outer one, except for loops and copies of slices."""
+    """Return the number of each thunk by its `id()`. Numbers count from 1 in the order in which XLA makes the thunks.
+
+    Inner thunks come before the outer one, except for loops, starts, and library calls on slices. Asynchronous copies of slices
+    come before the thunk that knows their places, others after it.
+    """
     numbers: dict[int, int] = {}
     count = 0
 
-    def visit(thunks: Sequence[Thunk]) -> None:
+    def visit(thunks: Sequence[Thunk], in_start: bool = False) -> None:
         nonlocal count
         for thunk in thunks:
-            if isinstance(thunk, WhileThunk) or thunk.kind == "kDynamicSliceFusion":
+            is_start = isinstance(thunk, AsyncStartThunk)
+            if isinstance(thunk, WhileThunk) or is_start or (thunk.kind == "kDynamicSliceFusion" and not in_start):
                 count += 1
                 numbers[id(thunk)] = count
             for inner in nested_sequences(thunk):
-                visit(inner)
+                visit(inner, is_start)
             if isinstance(thunk, CommandBufferThunk):
                 numbers[id(thunk)] = NO_NUMBER
             elif id(thunk) not in numbers:

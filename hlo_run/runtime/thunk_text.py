@@ -30,6 +30,7 @@ from hlo_run.artifact import (
     MemsetThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     Thunk,
     WhileThunk,
     accesses,
@@ -209,6 +210,9 @@ class _Printer:
                 return f"{indent}\n{''.join(parts)}".rstrip("\n")
             case SequentialThunk(kind="kDynamicSliceFusion"):
                 return "params=1, results=1\n" + self._inner(thunk.thunks, level).rstrip("\n")
+            case SlicedProductThunk():
+                inner = self._inner((thunk.product,), level).rstrip("\n")
+                return f"params={thunk.parameter_count}, results={thunk.result_count}\n{inner}"
             case SequentialThunk(kind="kGroup"):
                 return "\n" + self._inner(thunk.thunks, level).rstrip("\n")
             case SequentialThunk():

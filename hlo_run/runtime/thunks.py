@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hlo_run.analysis.buffers.copied_operands import CopiedSlice, SlicePlace, copied_operands, copied_slice
+from hlo_run.analysis.buffers.copied_operands import CopiedSlice, copied_operands, copied_slice
+from hlo_run.analysis.buffers.sliced_products import sliced_product
+from hlo_run.analysis.fusion_owner import is_collective_fusion
 from hlo_run.artifact import BufferSlice, CopyThunk, KernelThunk, LoopOffset, SequentialThunk, SliceCopyThunk, Thunk
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -70,8 +72,13 @@ def _emitter(instruction: HloInstruction) -> EmitThunk:
 
 
 def _fusion(context: ThunkContext, fusion: HloInstruction) -> list[Thunk]:
+    if is_collective_fusion(fusion):
+        return collective_thunks.collective_kernel(context, fusion)
     if fusion.fused_computation.root.opcode == "sort":
         return sort_thunks.sort_fusion(context, fusion)
+    product = sliced_product(fusion)
+    if product is not None:
+        return library_thunks.sliced_product_thunks(context, fusion, product)
     found = copied_slice(fusion)
     if found is not None:
         return _slice_copy(context, fusion, found)
@@ -98,14 +105,10 @@ def _slice_copy(context: ThunkContext, fusion: HloInstruction, found: CopiedSlic
     before: list[Thunk] = []
     into = LoopOffset()
     if found.target is not None:
-        old, into = context.buffers.slice(fusion.operands[found.target.number]), _offset(found.target)
+        old, into = context.buffers.slice(fusion.operands[found.target.number]), library_thunks.loop_offset(found.target)
         before = [] if old == result else [CopyThunk(fusion.name, old, result)]
-    copy = SliceCopyThunk(found.copy.name, source, result, found.size_bytes, _offset(found.source), into)
+    copy = SliceCopyThunk(found.copy.name, source, result, found.size_bytes, library_thunks.loop_offset(found.source), into)
     return [*before, SequentialThunk(fusion.name, (copy,), "kDynamicSliceFusion", (source, result))]
-
-
-def _offset(place: SlicePlace) -> LoopOffset:
-    return LoopOffset(place.first_bytes, place.step_bytes, place.loop)
 
 
 def _copy(context: ThunkContext, copy: HloInstruction) -> list[Thunk]:

@@ -1,4 +1,4 @@
-"""`hlo-tool extract`: an instruction and what it needs, as a module."""
+"""`hlo-tool extract`: an instruction and the instructions that it needs, as a module."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
@@ -115,7 +115,7 @@ class Asker:
         return self.fails([flags])[0]
 
     def other_failure(self, flags: Flags) -> str:
-        """Return what was answered instead of yes or no."""
+        """Return the answer that was neither yes nor no."""
         answers = self._known.get((*self.base, *flags), ())
         return next((answer for answer in answers if self.verdict(answer) is None), "")
 
@@ -143,7 +143,7 @@ class Asker:
         ask = self.question.ask_as_printed if again else self.question.ask
         return with_modules(partial(ask, self.path, flags))
 
-    def forks(self, works: Sequence[Callable[[], Any]], more_time: float = 1.0) -> list[Ended | None]:
+    def forks(self, works: Sequence[Callable[[], object]], more_time: float = 1.0) -> list[Ended | None]:
         """Run pieces of work in forks."""
         self.result.runs += len(works)
         return run_forks(works, self.limits.jobs, more_time * self.limits.seconds, progress=self.progress)

@@ -1,4 +1,4 @@
-"""Reduces what a hunt finds: the failure that the judges see must stay, with arguments of any kind."""
+"""Reduces the findings of a hunt: the failure that the judges see must stay, with arguments of any kind."""
 
 from __future__ import annotations
 

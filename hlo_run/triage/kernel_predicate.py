@@ -37,5 +37,5 @@ class KernelPredicate(Struct, frozen=True):
         return ""
 
     def command(self, path: str, extra: Sequence[str] = ()) -> str:
-        """Return what shows the failure."""
+        """Return the command that shows the failure."""
         return self.run.command(path, (*extra, "--stage=ptx"))

@@ -1,4 +1,4 @@
-"""The questions that reduce and bisect ask about a module: which failure does it have, and is it the one that is sought?"""
+"""The questions that reduce and bisect ask about a module: which failure it has, and whether it is the wanted one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RunPredicate(Struct, frozen=True):
         return self._ask([*self.with_flags(extra), path])
 
     def ask_as_printed(self, path: str, extra: Sequence[str] = ()) -> str:
-        """Ask by the text of `command`, so that it is the text which is confirmed; to be called in a fork."""
+        """Ask by the text of `command`, so that the answer confirms the text; to be called in a fork."""
         return self._ask(shlex.split(self.command(path, extra))[1:])
 
     @staticmethod
@@ -99,7 +99,7 @@ class RunPredicate(Struct, frozen=True):
         return parse_arguments(self.flags)[0].timeout
 
     def with_flags(self, extra: Sequence[str]) -> list[str]:
-        """Return the flags with `extra` ones. Rows that either skip are skipped, where the last flag alone would count."""
+        """Return the flags with `extra` ones. Rows that either skips are skipped, where the last flag alone would count."""
         from hlo_run.triage.row_flags import merged
 
         return merged(self.flags, extra)

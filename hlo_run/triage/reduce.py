@@ -66,7 +66,7 @@ class Reduction(Struct):
 
 
 def size_of(module: HloModule, text: str) -> Size:
-    """Return what a reduction makes smaller, compared in order.
+    """Return the sizes that a reduction makes smaller, compared in order.
 
     (instructions but parameters and constants, instructions, computations, elements, complexity of the types, magnitudes of
     integer constants, characters).

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from msgspec import Struct
 
@@ -24,6 +24,8 @@ from hlo_run.containment.crash import signal_name
 from hlo_run.containment.progress import Progress
 from hlo_run.execution.signatures import crash_signature, timeout_signature
 from hlo_run.garbage_collection import leave_to_parent
+
+T = TypeVar("T")
 
 # Modules with threads or locks that a fork must not inherit.
 _NOT_BEFORE_FORKS = ("jax", "pycuda", "cuda")
@@ -68,7 +70,7 @@ def trial_folder() -> Generator[Path]:
 
 
 def run_forks(
-    works: Sequence[Callable[[], Any]],
+    works: Sequence[Callable[[], object]],
     jobs: int,
     limit_seconds: float,
     is_enough: Callable[[Ended], bool] = lambda ended: False,
@@ -121,14 +123,14 @@ def run_forks(
     return [end if number <= last else None for number, end in enumerate(ended)]
 
 
-def run_fork(work: Callable[[], Any], limit_seconds: float, progress: Progress | None = None) -> Ended:
+def run_fork(work: Callable[[], object], limit_seconds: float, progress: Progress | None = None) -> Ended:
     """Run one piece of work in a fork."""
     (end,) = run_forks([work], 1, limit_seconds, progress=progress)
     assert end is not None, "a single piece always ends"
     return end
 
 
-def with_modules(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+def with_modules(work: Callable[[], T]) -> tuple[T, list[str]]:
     """Do the work of a fork. Return its result, and the modules it has imported that its parent should import for later forks."""
     before = set(sys.modules)
     result = work()
@@ -143,7 +145,7 @@ def import_all(names: Iterable[str]) -> None:
             importlib.import_module(name)
 
 
-def _start(work: Callable[[], Any], number: int, board: Board, row: int) -> _Running:
+def _start(work: Callable[[], object], number: int, board: Board, row: int) -> _Running:
     board.clear(row)
     reading, writing = os.pipe()
     parent = os.getpid()
@@ -165,7 +167,7 @@ def _start(work: Callable[[], Any], number: int, board: Board, row: int) -> _Run
     return _Running(process, reading, number, time.monotonic(), bytearray(), board, row)
 
 
-def _work(work: Callable[[], Any], pipe: int, parent: int) -> NoReturn:
+def _work(work: Callable[[], object], pipe: int, parent: int) -> NoReturn:
     """Do the work, send its result, and end the process. An exception ends it with exit code 70."""
     code = 70
     try:

@@ -7,12 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from planted_rows import SwapsAdditions, SwapsSubtractions, plant
 
 import hlo_run
 from hlo_run.cli import run
 from hlo_run.commands.check_each_pass import smallest_difference
 from hlo_run.hlo.graph import HloModule
-from hlo_run.pass_support.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline import compile as compile_module
 from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
 from hlo_run.reference.compare.compare import ErrorSpec
@@ -31,32 +32,6 @@ ENTRY e {
 """
 
 
-class _SwapsSubtractions:
-    name: ClassVar[str] = "swaps-subtractions"
-
-    def apply(self, ctx: PassContext, module: HloModule) -> None:
-        del ctx
-        for instruction in module.entry.instructions:
-            if instruction.opcode == "subtract":
-                instruction.operands = tuple(reversed(instruction.operands))
-
-
-class _SwapsAdditions:
-    name: ClassVar[str] = "swaps-additions"
-
-    def apply(self, ctx: PassContext, module: HloModule) -> None:
-        del ctx
-        for instruction in module.entry.instructions:
-            if instruction.opcode == "add":
-                instruction.operands = tuple(reversed(instruction.operands))
-
-
-def _plant(monkeypatch: pytest.MonkeyPatch, made: HloPass) -> None:
-    row = HloRow(made.name, lambda c: made)
-    table = (HloGroup("planted", (row,)), *PIPELINE)
-    monkeypatch.setattr(compile_module, "PIPELINE", table)
-
-
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("XLA_FLAGS", raising=False)
@@ -70,7 +45,7 @@ def _check(file: str, folder: Path) -> int:
 
 
 def test_right_rows_pass(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _plant(monkeypatch, _SwapsAdditions())
+    plant(monkeypatch, SwapsAdditions())
     assert _check(file, tmp_path) == 0
 
 
@@ -94,7 +69,7 @@ def test_rows_of_a_divided_module_are_checked(
     file.write_text(DIVIDED)
     assert _check(str(file), tmp_path) == 0
     assert "is not checked" not in capsys.readouterr().err
-    row = HloRow("swaps-subtractions", lambda c: _SwapsSubtractions())
+    row = HloRow("swaps-subtractions", lambda c: SwapsSubtractions())
     monkeypatch.setattr(compile_module, "PIPELINE", (PIPELINE[0], PIPELINE[1], HloGroup("planted", (row,)), *PIPELINE[2:]))
     assert _check(str(file), tmp_path) == 1
     assert "row 'swaps-subtractions' of pipeline 'planted' changed the meaning of m" in capsys.readouterr().err
@@ -103,7 +78,7 @@ def test_rows_of_a_divided_module_are_checked(
 def test_a_wrong_row_is_named_and_cut_out(
     file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _plant(monkeypatch, _SwapsSubtractions())
+    plant(monkeypatch, SwapsSubtractions())
     assert _check(file, tmp_path) == 1
     err = capsys.readouterr().err
     assert "row 'swaps-subtractions' of pipeline 'planted' changed the meaning of m" in err
@@ -141,7 +116,7 @@ def test_a_wrong_row_is_named_that_the_result_does_not_show(
     file = tmp_path / "m.hlo"
     file.write_text(HIDDEN)
     assert _check(str(file), tmp_path) == 0
-    _plant(monkeypatch, _SwapsSubtractions())
+    plant(monkeypatch, SwapsSubtractions())
     assert _check(str(file), tmp_path) == 1
     err = capsys.readouterr().err
     assert "row 'swaps-subtractions' of pipeline 'planted' rewrote a part of m wrongly" in err
@@ -182,7 +157,7 @@ def test_changes_that_nothing_judges_are_named(
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     file = tmp_path / "m.hlo"
     file.write_text(UNUSED_NUMBERS)
-    _plant(monkeypatch, _OtherNumbers())
+    plant(monkeypatch, _OtherNumbers())
     assert _check(str(file), tmp_path) == 0
     assert "row 'other-numbers': 1 of 1 changed instructions not judged: %r (random numbers)" in capsys.readouterr().err
 

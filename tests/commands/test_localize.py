@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from planted_rows import SwapsSubtractions, plant
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
@@ -23,11 +24,8 @@ from hlo_run.backends.library.calls import library_call
 from hlo_run.cli import run
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.localize import kernel_rows
-from hlo_run.pass_support.hlo_pass import HloPass, PassContext
-from hlo_run.pipeline import compile as compiling
 from hlo_run.pipeline import kernels
 from hlo_run.pipeline.kernel_table import KERNEL_PIPELINE, KernelRow
-from hlo_run.pipeline.table import PIPELINE, HloGroup, HloRow
 from hlo_run.records import replace
 from hlo_run.reference.evaluate.device import ProgramEvaluator
 from hlo_run.reference.evaluate.evaluate import choose
@@ -114,7 +112,7 @@ class Tool:
         """Return the file with a kernel's dump of this ending; without one, the module is compiled."""
         folder = self.folder / "dumps"
         if not folder.exists():
-            assert self.run(f"--xla_dump_to={folder}", "--dump_kernel_rows")[0] == 0
+            assert self.run(f"--xla_dump_to={folder}", "--xla_dump_emitter_re=ptx", "--dump_kernel_rows")[0] == 0
         if ending == ".ptx":
             return ptx_of(folder, kernel)
         return next(path for path in sorted(folder.iterdir()) if kernel in path.name and path.name.endswith(ending))
@@ -198,23 +196,8 @@ def test_a_fault_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tool.reproduce(err, monkeypatch)[0] == 5
 
 
-class _SwapsSubtractions:
-    name: ClassVar[str] = "swaps-subtractions"
-
-    def apply(self, ctx: PassContext, module: HloModule) -> None:
-        del ctx
-        for instruction in module.entry.instructions:
-            if instruction.opcode == "subtract":
-                instruction.operands = tuple(reversed(instruction.operands))
-
-
-def _plant(monkeypatch: pytest.MonkeyPatch, made: HloPass) -> None:
-    table = (HloGroup("planted", (HloRow(made.name, lambda c: made),)), *PIPELINE)
-    monkeypatch.setattr(compiling, "PIPELINE", table)
-
-
 def test_a_wrong_hlo_pass_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    _plant(monkeypatch, _SwapsSubtractions())
+    plant(monkeypatch, SwapsSubtractions())
     code, out, err = tool.run("--localize")
     assert code == 1
     assert "an HLO pass is to blame: row 'swaps-subtractions' of pipeline 'planted' changed the meaning of m" in err
@@ -223,7 +206,7 @@ def test_a_wrong_hlo_pass_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_check_each_pass_ends_with_the_hlo_row(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    _plant(monkeypatch, _SwapsSubtractions())
+    plant(monkeypatch, SwapsSubtractions())
     code, _, err = tool.run("--check_each_pass")
     assert code == 1
     assert "look at HLO row 'swaps-subtractions'" in err
@@ -374,7 +357,7 @@ ENTRY e {
 def test_the_iteration_is_the_first_wrong_one_of_nested_loops(tool: Tool) -> None:
     """The wrong kernel differs only where its operand is -1, which is first the case in the second turn of the outer loop."""
     folder = tool.folder / "dumps"
-    code, _, err = tool.run(f"--xla_dump_to={folder}", text=NESTED)
+    code, _, err = tool.run(f"--xla_dump_to={folder}", "--xla_dump_emitter_re=ptx", text=NESTED)
     assert code == 0, err
     text = ptx_of(folder, "select").read_text()
     changed = re.sub(r"selp\.(\w+) (\s*%\w+), (%\w+), (%\w+),", r"selp.\1 \2, \4, \4,", text)
@@ -487,7 +470,7 @@ def test_isolated_instructions_have_verdicts(tool: Tool) -> None:
 
 
 def test_an_isolated_instruction_that_differs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    _plant(monkeypatch, _SwapsSubtractions())
+    plant(monkeypatch, SwapsSubtractions())
     code, out, err = tool.run("--isolate_instructions")
     assert code == 1
     assert "1 of" in err

@@ -229,17 +229,30 @@ def test_through_stablehlo(file: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "close enough" in capsys.readouterr().err
 
 
-def test_a_compilation_may_end_with_the_layouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flag", "last", "later"),
+    [
+        ("xla_early_exit_with_layouts", ".layout_assignment.after_layout-assignment.", "layout_normalization"),
+        (
+            "xla_gpu_experimental_early_exit=EARLY_EXIT_POINT_AFTER_CONFIG_ASSIGNMENT",
+            ".config-assigner.after_config-assigner.",
+            "pre-scheduling-copy-insertion",
+        ),
+    ],
+)
+def test_a_compilation_may_end_early(
+    flag: str, last: str, later: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "m.hlo"
     file.write_text("HloModule m\nENTRY e { x = f32[2,3] parameter(0)\n ROOT t = f32[3,2] transpose(x), dimensions={1,0} }")
-    early = ["--xla_early_exit_with_layouts", str(file)]
+    early = [f"--{flag}", str(file)]
     assert run(early) == 2
     assert "stops before it has made what could run" in capsys.readouterr().err
     dumps = tmp_path / "dumps"
     assert run(["--compile_only", f"--xla_dump_to={dumps}", "--xla_dump_hlo_pass_re=.*", *early]) == 0
     names = sorted(path.name for path in dumps.iterdir())
-    assert any(".layout_assignment.after_layout-assignment." in name for name in names)
-    assert not any("after_optimizations" in name or "layout_normalization" in name for name in names)
+    assert any(last in name for name in names)
+    assert not any("after_optimizations" in name or f".{later}." in name for name in names)
     capsys.readouterr()
     assert run(["--stage=ptx", *early]) == 0
     assert "stops m before ptx" in capsys.readouterr().err

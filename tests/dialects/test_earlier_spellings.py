@@ -52,6 +52,7 @@ module @kernels attributes {gpu.kernel_module} {
       attributes { nvvm.kernel = true } {
     %tIdX = "gpu.thread_id"() {dimension = "x"} : () -> (index)
     "some_op"(%tIdX, %tIdX) : (index, index) -> ()
+    %42 = load %arg1[%tIdX] : memref<?xf32, 1>
   }
 }
 func @main(%cst: index, %arg0: f32, %arg1: !llvm<"float*">) {
@@ -103,8 +104,13 @@ def test_launches_in_both_forms() -> None:
 def test_modules_of_kernels_and_their_launch() -> None:
     text = _today(MODULES)
     assert "gpu.module @kernels {" in text
-    assert "gpu.func @kernel_1(%arg0: f32, %arg1: !llvm.ptr) kernel {" in text
+    assert "gpu.func @kernel_1(%arg0: f32, %arg1: memref<?xf32, 1>) kernel {" in text
     assert "gpu.launch_func @kernels::@kernel_1 blocks in (%cst, %cst, %cst) threads in (%cst, %cst, %cst) args(" in text
+
+
+def test_pointers() -> None:
+    text = _today('func @f(%a: !llvm<"i8*">, %b: !llvm<"double *">, %c: !llvm<"i8**">, %d: !llvm<"half">) { return }')
+    assert "@f(%a: memref<?xi8, 1>, %b: memref<?xf64, 1>, %c: !llvm.ptr, %d: f16)" in text.replace("%arg0", "%a")
 
 
 def test_reductions_and_old_names() -> None:

@@ -11,6 +11,7 @@ from hlo_run.cli import parse_arguments
 from hlo_run.errors import UsageError
 from hlo_run.options.debug_options import DebugOption, debug_options, differing
 from hlo_run.options.programs import FIELDS
+from hlo_run.pipeline.observers.config_texts import debug_options_text
 
 _TYPES = {"bool": "bool", "int32": "int", "int64": "int", "float": "float"}
 # XLA's default is a folder beside its own binary.
@@ -199,3 +200,22 @@ def test_a_flag_that_the_release_has_dropped_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_shared_constants=false")
     with pytest.raises(UsageError, match=r"jaxlib 0\.12\.0\.1 has dropped --xla_gpu_enable_shared_constants"):
         parse_arguments(["--strict_flags", "x.hlo"])
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        ("AllReduce:100:f32", ["  collective: ALLREDUCE", "  max_size_bytes: 100", "  op_type: F32"]),
+        ("all-gather", ["  collective: ALLGATHER"]),
+        ("all:5", ["  collective: ALLCOLLECTIVES", "  max_size_bytes: 5"]),
+    ],
+)
+def test_limits_of_collectives_are_messages(value: str, lines: list[str]) -> None:
+    """Recorded from released XLA."""
+    name = "xla_enable_nccl_symmetric_buffers_for_collectives"
+    assert debug_options_text({name: value}) == "\n".join([f"{name}: {{", *lines, "}", ""])
+
+
+@pytest.mark.parametrize("value", ["AllReduce:x", "AllReduce:", "nothing:1", "AllReduce:1:f32:2"])
+def test_limits_that_are_refused(value: str) -> None:
+    assert _read(debug_options()["xla_enable_nccl_symmetric_buffers_for_collectives"], value) == "refused"

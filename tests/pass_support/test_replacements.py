@@ -33,7 +33,7 @@ ENTRY e { a = f32[5,300] parameter(0)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("replacements")
     (folder / "three.hlo").write_text(MODULE)
-    flags = [f"--xla_dump_to={folder}/d", "--dump_kernel_rows", "--stage=ptx"]
+    flags = [f"--xla_dump_to={folder}/d", "--xla_dump_emitter_re=.*", "--dump_kernel_rows", "--stage=ptx"]
     assert run([*flags, str(folder / "three.hlo")]) == 0
     return folder
 

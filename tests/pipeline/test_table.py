@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import pytest
 
 from hlo_run import parse
 from hlo_run.errors import InternalError, UsageError
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.module_attributes import HeaderAttributes, HeaderValue
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pass_support.observer import Observer, Step
@@ -54,13 +55,13 @@ def test_names_are_unique_and_order_holds() -> None:
     assert not [(first, later, why) for first, later, why in ORDER if names.index(first) >= names.index(later)]
 
 
-class _Empty:
+class _Empty(HeaderAttributes):
     """A stub of a module without instructions. Records the opcodes that it is asked for."""
 
     version = 0
 
     def __init__(self) -> None:
-        self.attrs: dict[str, Any] = {}
+        self.attrs: dict[str, HeaderValue] = {}
         self.asked: set[str] = set()
 
     def instructions_of(self, *opcodes: str) -> list[HloInstruction]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import hlo_run
-from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.text.parser import parse_module
 from hlo_run.options import Options
@@ -74,7 +73,7 @@ class _ReadsAll(Observer):
 
 
 def _compiled(text: str, watching: str) -> str:
-    """Return the optimised module without its fingerprint, which the header has only if an observer reads the texts."""
+    """Return the optimised module."""
     module, target = parse_module(text), preset(DEFAULT_TARGET)
     make: dict[str, Callable[[], tuple[Observer, ...]]] = {
         "no observer": lambda: (),
@@ -84,7 +83,6 @@ def _compiled(text: str, watching: str) -> str:
         "report": lambda: (RecordObserver(module, target, CompilationRecord(target.name)),),
     }
     optimize(PassContext(target, Options(), make[watching]()), module)
-    set_frontend_attribute(module, "fingerprint_before_lhs", None)
     return module_to_string(module, FULL)
 
 

@@ -99,6 +99,7 @@ ENTRY e { w = f32[4,64,64] parameter(0)
   l = (s32[], f32[4,64,64], f32[4,64,64], f32[64,64]) while(t), condition=condition, body=body
   ROOT p = f32[4,64,64] get-tuple-element(l), index=2 }
 """
+# The output of XLA:GPU (jaxlib 0.12.0.1, emitters only) for this module and an H100.
 SLICES_SEQUENCE = [
     "001: kCopy  [source       | next=004 (3)] kCopy",
     "002: kCopy  [source       | next=004 (2)] kCopy",
@@ -107,17 +108,14 @@ SLICES_SEQUENCE = [
     "condition:",
     f"    005: kCustomKernel [source | sink] loop_compare_fusion {ONE_THREAD}",
     "  body:",
-    "    008: kAsyncStart     [source       | next=010 (2)] stream=computation_stream[0], async_id=8",
-    "        006: kDynamicSliceFusion [source | sink] params=1, results=1",
-    "            007: kCopy [source | sink] kCopy",
-    "    009: kAsyncDone      [source       | sink        ] async_id=8",
-    "    010: kCublasLtMatmul [prev=008 (2) | next=013 (1)] kCublasLtMatmul",
-    "    013: kAsyncStart     [prev=010 (1) | sink        ] stream=computation_stream[1], async_id=13",
-    "        011: kDynamicSliceFusion [source | sink] params=1, results=1",
-    "            012: kCopy [source | sink] kCopy",
-    "    014: kCopy           [prev=010 (2) | sink        ] kCopy",
-    "    015: kAsyncDone      [source       | sink        ] async_id=13",
-    f"    016: kCustomKernel   [source       | sink        ] loop_add_fusion {ONE_THREAD}",
+    "    006: kDynamicSliceFusion [source       | next=008 (1)] params=2, results=2",
+    "        007: kCublasLtMatmul [source | sink] kCublasLtMatmul",
+    "    008: kAsyncStart         [prev=006 (1) | sink        ] stream=computation_stream[0], async_id=8",
+    "        010: kDynamicSliceFusion [source | sink] params=1, results=1",
+    "            009: kCopy [source | sink] kCopy",
+    "    011: kCopy               [prev=006 (2) | sink        ] kCopy",
+    "    012: kAsyncDone          [source       | sink        ] async_id=8",
+    f"    013: kCustomKernel       [source       | sink        ] loop_add_fusion {ONE_THREAD}",
 ]
 # XLA has the same kinds of thunks for an H100: the kernel sorts in place, and the sum needs the operand.
 SORT = """HloModule sorts
@@ -152,7 +150,7 @@ def test_copies_of_slices() -> None:
     made = compiled(SLICES)
     assert thunk_sequence_text(made).splitlines() == SLICES_SEQUENCE
     assert [kernel.name for kernel in made.kernels] == ["loop_compare_fusion", "loop_add_fusion"]
-    assert 'thunk_id: 6\n  }\n  thunk_kind: "kDynamicSliceFusion"' in thunk_metadata_text(made)
+    assert 'thunk_id: 10\n  }\n  thunk_kind: "kDynamicSliceFusion"' in thunk_metadata_text(made)
     weights, results = np.stack([X * n for n in (1, 2, 3, 4)]), np.zeros((4, 64, 64), np.float32)
     expected, x = results.copy(), X
     for n in range(4):
@@ -325,3 +323,17 @@ def test_streams_of_collectives() -> None:
     )
     assert list(stream_numbers(module).values()) == [0, 0, 0]
     assert list(stream_numbers(module, many_for_communication=True).values()) == [0, 1, 0]
+
+
+def test_a_solve_is_in_place() -> None:
+    """The texts of released XLA: the right side is copied to where cuBLAS solves."""
+    config = '{"left_side":true,"lower":true,"transpose_a":"NO_TRANSPOSE"}'
+    text = f"""HloModule solve
+        ENTRY e {{ a = f32[4,4]{{0,1}} parameter(0)
+          b = f32[4,3]{{0,1}} parameter(1)
+          s = (f32[4,3]{{0,1}}, s8[32]) custom-call(a, b), custom_call_target="__cublas$triangularSolve", backend_config={config}
+          ROOT x = f32[4,3]{{0,1}} get-tuple-element(s), index=0 }}"""
+    made = compile_module(PassContext(preset("h100"), Options()), parse(text))
+    assert "005: kSequential" in thunk_sequence_text(made)
+    assert "  003: kCopy            [source       | next=004 (1)] kCopy\n  004: kTriangularSolve" in thunk_sequence_text(made)
+    assert '  thunk_info {\n    thunk_id: 5\n  }\n  thunk_kind: "kSequential"\n' in thunk_metadata_text(made)

@@ -23,14 +23,16 @@ def _venv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     spec.loader.exec_module(module)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PYENV_ROOT", raising=False)
+    monkeypatch.delenv("UV_PYTHON_INSTALL_DIR", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     return module
 
 
-def _interpreter(path: Path, version: str, code: int = 0) -> str:
+def _interpreter(path: Path, version: str, code: int = 0, works: bool = True) -> str:
     """Write a stub that answers as an interpreter of this version, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho {version}\nexit {code}\n")
+    path.write_text(f"#!/bin/sh\necho {version} {int(works)}\nexit {code}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -45,6 +47,27 @@ def test_without_a_name_it_is_the_newest_that_starts(venv: ModuleType, tmp_path:
     assert venv.find_python("") == (newer, (3, 13))
     monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
     assert venv.find_python("") == (sys.executable, (3, 13))
+
+
+def test_a_python_without_pip_is_passed_over(venv: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 11, 7, "final", 0))
+    bare = _interpreter(tmp_path / "path" / "python3.13", "3 13", works=False)
+    assert venv.find_python("") == (sys.executable, (3, 11))
+    whole = _interpreter(tmp_path / ".pyenv" / "versions" / "3.13.0" / "bin" / "python3", "3 13")
+    assert venv.find_python("") == (whole, (3, 13))
+    assert venv.find_python("3.13") == (bare, (3, 13)), "as asked"
+
+
+def test_the_newest_of_a_folder_that_a_variable_names(venv: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "other"))
+    for version in ("3.13.2", "3.13.10", "3.1.4"):
+        _interpreter(tmp_path / "other" / "versions" / version / "bin" / "python3", version.rpartition(".")[0].replace(".", " "))
+    assert venv.find_python("3.13") == (str(tmp_path / "other/versions/3.13.10/bin/python3"), (3, 13))
+    assert venv.find_python("3.1") == (str(tmp_path / "other/versions/3.1.4/bin/python3"), (3, 1))
+
+
+def test_what_an_interpreter_says(venv: ModuleType) -> None:
+    assert venv.version_of(sys.executable) == (sys.version_info[:2], True)
 
 
 def test_a_version_is_found_on_the_path(venv: ModuleType, tmp_path: Path) -> None:

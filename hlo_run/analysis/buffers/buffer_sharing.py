@@ -12,7 +12,7 @@ Mirrors XLA's `CanShareOperandBufferWithUser` with the rules of its GPU `alias_i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from hlo_run.analysis.buffers.alias_pairs import InPlacePair, in_place_pairs
 from hlo_run.analysis.buffers.dataflow_values import HloValue, subshape
@@ -93,7 +93,8 @@ def _adds_matrix(call: HloInstruction) -> bool:
     if call.custom_call_target != "__cublas$lt$matmul":
         return False
     record: object = config_of(call.backend_config).get("gemm_backend_config")
-    return isinstance(record, dict) and float(cast("dict[str, Any]", record).get("beta", 0)) != 0
+    beta = cast("dict[str, object]", record).get("beta", 0) if isinstance(record, dict) else 0
+    return isinstance(beta, int | float | str) and float(beta) != 0
 
 
 def _same_room(one: Shape, other: Shape) -> bool:

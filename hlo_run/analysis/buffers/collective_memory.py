@@ -1,8 +1,8 @@
-"""Finds the buffers that devices read or write in each other's memory, which XLA puts into a memory space of their own."""
+"""Finds the buffers that devices read or write in each other's memory. XLA puts them into a separate memory space."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from hlo_run.analysis.buffers.alias_analysis import AliasAnalysis, HloBuffer
 from hlo_run.analysis.buffers.dataflow_values import HloValue
@@ -21,7 +21,7 @@ _SYMMETRIC = "COLLECTIVES_SYMMETRIC_MEMORY"
 
 
 def uses_collective_memory(module: HloModule, every: bool) -> bool:
-    """True if the module may have such buffers; `every`: all collectives have them, not only the ones whose config says so."""
+    """True if the module may have such buffers. With `every`, all collectives count, not only marked ones."""
     found = module.instructions_of(*EXCHANGES)
     return any(map(_is_symmetric, found)) or (every and bool(found))
 
@@ -50,4 +50,4 @@ def _wrapped(instruction: HloInstruction) -> str:
 def _is_symmetric(instruction: HloInstruction) -> bool:
     """True if `collectives_mode` in the backend_config asks for symmetric memory."""
     record: object = config_of(instruction.backend_config).get("collective_backend_config")
-    return isinstance(record, dict) and cast("dict[str, Any]", record).get("collectives_mode") == _SYMMETRIC
+    return isinstance(record, dict) and cast("dict[str, object]", record).get("collectives_mode") == _SYMMETRIC

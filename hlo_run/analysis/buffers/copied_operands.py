@@ -61,7 +61,7 @@ def _offset_bits(slice_: HloInstruction) -> int | None:
 
 
 class SlicePlace(Struct, frozen=True):
-    """The begin of a slice of operand `number`: `first_bytes`, and `step_bytes` more in each iteration after the first.
+    """The start of a slice of operand `number`: `first_bytes`, and `step_bytes` more in each iteration after the first.
 
     The iterations are those of a loop around the fusion; `loop` counts from the innermost one, 0.
     """
@@ -90,13 +90,13 @@ def copied_slice(fusion: HloInstruction) -> CopiedSlice | None:
     copy = _marked_copy(fusion) if is_slice_copy(fusion) else copied_value(fusion)
     if copy is None or copy.shape.dtype.bits % 8:
         return None
-    depth = _loops_around(fusion.parent)
-    source = _source_place(behind_bitcasts(copy.operands[0] if is_slice_copy(fusion) else copy))
+    depth = loops_around(fusion.parent)
+    source = source_place(behind_bitcasts(copy.operands[0] if is_slice_copy(fusion) else copy))
     root = behind_bitcasts(fusion.fused_computation.root)
     if root is behind_bitcasts(copy):
         target = None
     elif root.opcode == "dynamic-update-slice" and behind_bitcasts(root.operands[1]) is behind_bitcasts(copy):
-        target = _dynamic_place(root)
+        target = update_place(root)
         if target is None:
             return None
     else:
@@ -111,22 +111,23 @@ def _marked_copy(fusion: HloInstruction) -> HloInstruction | None:
     return copies[0] if len(copies) == 1 else None
 
 
-def _loops_around(computation: HloComputation | None) -> int:
+def loops_around(computation: HloComputation | None) -> int:
     """Return how many loops run a computation, one in the other."""
     callers = computation.callers if computation is not None else ()
-    return min((_loops_around(caller.parent) + (caller.opcode == "while") for caller in callers), default=0)
+    return min((loops_around(caller.parent) + (caller.opcode == "while") for caller in callers), default=0)
 
 
-def _source_place(value: HloInstruction) -> SlicePlace | None:
+def source_place(value: HloInstruction) -> SlicePlace | None:
+    """Return the place of a value in a parameter of its computation: a parameter, or a slice of one; None for other values."""
     if value.opcode == "dynamic-slice":
-        return _dynamic_place(value)
+        return update_place(value)
     if value.opcode == "slice":
         whole, bits = behind_bitcasts(value.operands[0]), _offset_bits(value)
         return SlicePlace(whole.parameter_number, bits // 8) if whole.opcode == "parameter" and bits is not None else None
     return SlicePlace(value.parameter_number) if value.opcode == "parameter" else None
 
 
-def _dynamic_place(slice_: HloInstruction) -> SlicePlace | None:
+def update_place(slice_: HloInstruction) -> SlicePlace | None:
     """Return the place that the record in a dynamic slice's config says; None without a record that can be read."""
     whole = behind_bitcasts(slice_.operands[0])
     if whole.opcode != "parameter":

@@ -1,4 +1,4 @@
-"""Find copies that can go, because buffers can hold all their values in turn.
+"""Finds unnecessary copies: buffers can hold all their values in turn.
 
     c = copy(p);  u = dynamic-update-slice(c, ..)   =>   u = dynamic-update-slice(p, ..)   if every reader of p runs before u
 
@@ -156,7 +156,7 @@ class CopyChains:
             self._readers.setdefault(source, []).append(copy)
 
     def removable_copies(self) -> Iterator[HloInstruction]:
-        """Yield copies that can go, in the order of computations and instructions, until none is left.
+        """Yield unnecessary copies, in the order of computations and instructions, until none is left.
 
         The caller lets the users of a copy read its operand. Later copies count on that.
         """

@@ -1,4 +1,4 @@
-"""Recognises fusions that only copy a contiguous slice at a place that `dynamic-slice-annotator` found out.
+"""Recognises fusions that only copy a contiguous slice whose place `dynamic-slice-annotator` found.
 
     fusion(x, i), kind=kLoop, calls={ ROOT s = dynamic-slice(x, i) }     the fusion reads a slice
     fusion(x, u, i), kind=kLoop, calls={ ROOT d = dynamic-update-slice(x, u, i) }     it writes one into its operand
@@ -11,14 +11,13 @@ from __future__ import annotations
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.backend_config import config_of
-from hlo_run.hlo.values.shape import Shape
 
 _DYNAMIC: tuple[Opcode, ...] = ("dynamic-slice", "dynamic-update-slice")
 _SAME_BYTES: tuple[Opcode, ...] = ("bitcast", "reshape")
 
 
 def behind_bitcasts(value: HloInstruction) -> HloInstruction:
-    """Return the value of whose bytes bitcasts and reshapes make this one."""
+    """Return the value that bitcasts and reshapes turn into this one."""
     while value.opcode in _SAME_BYTES:
         value = value.operands[0]
     return value
@@ -50,20 +49,23 @@ def copied_value(fusion: HloInstruction) -> HloInstruction | None:
     return value if target is None or behind_bitcasts(target).opcode == "parameter" else None
 
 
+def is_contiguous_slice(slice_: HloInstruction) -> bool:
+    """True if the elements of a slice or an update lie side by side in the array (XLA's `IsContiguousSlice`)."""
+    whole = slice_.operands[0].shape
+    part = slice_.operands[1].shape if slice_.opcode == "dynamic-update-slice" else slice_.shape
+    is_sliced = False
+    for dim in whole.minor_to_major:
+        if is_sliced and part.dims[dim] != 1:
+            return False
+        if part.dims[dim] < whole.dims[dim]:
+            if slice_.opcode == "slice" and slice_.slice_ranges[dim][2] != 1 and part.dims[dim] > 1:
+                return False
+            is_sliced = True
+    return True
+
+
 def _is_placed(instruction: HloInstruction) -> bool:
     """True unless the instruction is a slice at an unknown place, or one that is not contiguous."""
     if instruction.opcode in _DYNAMIC:
         return "dynamic_slice_config" in config_of(instruction.backend_config)
-    return instruction.opcode != "slice" or _is_contiguous(instruction, instruction.operands[0].shape)
-
-
-def _is_contiguous(slice_: HloInstruction, whole: Shape) -> bool:
-    is_sliced = False
-    for dim in whole.minor_to_major:
-        if is_sliced and slice_.shape.dims[dim] != 1:
-            return False
-        if slice_.shape.dims[dim] < whole.dims[dim]:
-            if slice_.slice_ranges[dim][2] != 1 and slice_.shape.dims[dim] > 1:
-                return False
-            is_sliced = True
-    return True
+    return instruction.opcode != "slice" or is_contiguous_slice(instruction)

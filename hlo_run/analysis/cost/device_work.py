@@ -135,7 +135,8 @@ def _digest(instruction: HloInstruction, known: dict[HloInstruction, str]) -> st
         operands.sort()
     attributes = ";".join(f"{name}={instruction.attrs[name]!r}" for name in sorted(instruction.attrs) if name not in _SILENT)
     called = ";".join(_computation_digest(c) for _, group in sorted(instruction.called.items()) for c in group)
-    data = [np.ascontiguousarray(leaf).tobytes() for leaf in _leaves(instruction.attrs.get("literal", ()))]
+    literal = instruction.literal if instruction.opcode == "constant" else ()
+    data = [np.ascontiguousarray(leaf).tobytes() for leaf in _leaves(literal)]
     return _hash(f"{_words(instruction.shape)} {instruction.opcode}({','.join(operands)}) {attributes} {called}", *data)
 
 

@@ -117,7 +117,7 @@ class CostAnalysis:
         return found
 
     def set(self, node: Node, cost: NodeCost) -> None:
-        """Use this cost of a node."""
+        """Set the cost of a node."""
         self._costs[node] = cost
 
     def forget(self, node: Node) -> None:

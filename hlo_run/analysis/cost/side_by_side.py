@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -34,7 +33,7 @@ class Side(Struct, frozen=True):
 
     @property
     def launches(self) -> int:
-        """Kernels and copies."""
+        """The number of kernels and copies."""
         return self.kernels + self.copies
 
     @property
@@ -170,7 +169,7 @@ def side_cells(work: Work | None) -> tuple[str, str]:
     return ("-", "-") if work is None else (work.name, str(work.bytes_accessed))
 
 
-def diff_record(diff: XlaDiff) -> dict[str, Any]:
+def diff_record(diff: XlaDiff) -> dict[str, object]:
     """Return the whole comparison as data for JSON."""
     return {
         "target": diff.target,
@@ -183,7 +182,7 @@ def diff_record(diff: XlaDiff) -> dict[str, Any]:
     }
 
 
-def _work_record(work: Work | None) -> dict[str, Any] | None:
+def _work_record(work: Work | None) -> dict[str, object] | None:
     if work is None:
         return None
     return {

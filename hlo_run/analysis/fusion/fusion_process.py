@@ -13,7 +13,7 @@ from hlo_run.target import TargetSpec, to_text_proto
 
 
 class Fused(Struct, frozen=True):
-    """`producer` was fused into `consumer`. The result is called `fusion` while the pass runs.
+    """The event that `producer` was fused into `consumer`. The result is called `fusion` while the pass runs.
 
     XLA's text omits a constant that became part of the code at the end (`is_constant`).
     """
@@ -25,7 +25,10 @@ class Fused(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """`producer` cannot be fused into all its users, the `consumers`, for a `reason`. `refusing` is the user that refused."""
+    """The event that `producer` cannot be fused into all its users, the `consumers`, for a `reason`.
+
+    `refusing` is one that refused.
+    """
 
     producer: str
     reason: str
@@ -64,7 +67,10 @@ class Joined(Struct, frozen=True):
 
 
 class KeptApart(Struct, frozen=True):
-    """`one` and `other` do not share a kernel, for a `reason`. `source` is the value that both read, as in `Joined`."""
+    """The event that `one` and `other` do not share a kernel, for a `reason`.
+
+    `source` is the value that both read, as in `Joined`.
+    """
 
     one: str
     other: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from hlo_run.analysis.buffers.slice_copies import copied_value
 from hlo_run.analysis.fusion_owner import is_slice_copy
@@ -41,10 +41,10 @@ def async_kind(instruction: HloInstruction) -> AsyncKind:
     return AsyncKind("", opcode)
 
 
-def collective_config(instruction: HloInstruction) -> Mapping[str, Any]:
+def collective_config(instruction: HloInstruction) -> Mapping[str, object]:
     """Return the collective's part of the backend_config; empty if there is none."""
     found: object = config_of(instruction.backend_config).get(_CONFIG)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
 
 
 def is_sync(start: HloInstruction) -> bool:
@@ -53,13 +53,13 @@ def is_sync(start: HloInstruction) -> bool:
 
 
 def is_collective_start(instruction: HloInstruction) -> bool:
-    """Return True for the start of a collective of any form. Transfers are none."""
+    """Return True for the start of a collective of any form, False for transfers."""
     kind = async_kind(instruction)
     return kind.phase == "start" and kind.inner in COLLECTIVE
 
 
 def is_collective_done(instruction: HloInstruction) -> bool:
-    """Return True for the done of a collective of any form. Transfers are none."""
+    """Return True for the done of a collective of any form, False for transfers."""
     kind = async_kind(instruction)
     return kind.phase == "done" and kind.inner in COLLECTIVE
 

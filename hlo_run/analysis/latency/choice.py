@@ -22,8 +22,8 @@ def hides_latency(options: CompileOptions, target: TargetSpec, module: HloModule
 
 
 def latency_estimator(options: CompileOptions, target: TargetSpec, module: HloModule) -> LatencyEstimator:
-    """Return the estimator: measured speeds where there are some, sizes of work elsewhere; a profile before both."""
-    partitions = int(module.attrs.get("num_partitions", 1))
+    """Return the estimator: a profile if the user gives one, else measured speeds if they are known, else sizes of work."""
+    partitions = module.num_partitions
     sizes = TShirtSizes(options.xla_gpu_enable_approx_costly_collectives, partitions)
     network = network_of(target, options.xla_gpu_analytical_latency_estimator_options)
     profile = profile_of(options, module)

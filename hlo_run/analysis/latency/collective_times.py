@@ -16,7 +16,7 @@ from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
-from hlo_run.hlo.values.replica_groups import IntLists, ReplicaGroups
+from hlo_run.hlo.values.replica_groups import IntLists
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.options.flag import names
 from hlo_run.records import replace
@@ -189,9 +189,7 @@ def _hosts(groups: IntLists, devices_per_host: int) -> int | None:
 
 def _groups(collective: HloInstruction) -> IntLists:
     """Return the groups; without any, one of all devices."""
-    value = collective.attrs.get("replica_groups")
-    given = value.groups() if isinstance(value, ReplicaGroups) else value or ()
-    groups = tuple(tuple(group) for group in given if group)
+    groups = tuple(tuple(group) for group in collective.replica_groups.groups() if group)
     if groups:
         return groups
     module = collective.parent.module if collective.parent is not None else None
@@ -202,7 +200,7 @@ def device_count(module: HloModule | None) -> int:
     """Return the number of devices that a module is for."""
     if module is None:
         return 1
-    return int(module.attrs.get("num_partitions", 1)) * int(module.attrs.get("replica_count", 1))
+    return module.num_partitions * module.replica_count
 
 
 def _transferred_bytes(collective: HloInstruction, inner: Opcode) -> int:

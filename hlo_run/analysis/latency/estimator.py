@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hlo_run.analysis.latency.async_kinds import async_kind
+from hlo_run.analysis.latency.async_kinds import async_kind, overlaps_from, overlaps_until
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import opcode_set
@@ -38,8 +38,11 @@ class LatencyEstimator(Protocol):
 
 
 class TShirtSizes:
-    """Work is free, low, medium or high. The latency of an asynchronous pair is high. With `knows_costly_collectives`, that
-    of an all-reduce of more than 30 MiB is four times as high."""
+    """Estimates work as free, low, medium or high.
+
+    The latency of an asynchronous pair is high. With `knows_costly_collectives`, that of an all-reduce of more than 30 MiB is
+    four times as high.
+    """
 
     def __init__(self, knows_costly_collectives: bool = False, partitions: int = 1) -> None:
         self._knows_costly_collectives = knows_costly_collectives
@@ -61,7 +64,7 @@ class TShirtSizes:
     def latency(self, first: HloInstruction, user: HloInstruction) -> float:
         """Return a high latency for asynchronous pairs, else 1."""
         one, other = async_kind(first), async_kind(user)
-        if (one.phase, other.phase) != ("start", "done") or one.inner != other.inner:
+        if one.inner != other.inner or not (overlaps_from(first) and overlaps_until(user)):
             return LOW_LATENCY
         if frontend_attribute(first, _P2P_STREAM) == "p2p":
             return self._p2p_factor(one.inner) * HIGH_LATENCY

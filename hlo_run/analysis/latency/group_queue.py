@@ -36,7 +36,7 @@ class GroupQueue:
         return bool(self._ready_members)
 
     def begin(self, ready: Sequence[ScheduleNode], free: Mapping[str, int], at_once: bool) -> bool:
-        """Begin the first group whose streams are `free`, with its members of `ready`. Return False if there is none.
+        """Begin the first group whose streams are `free`, with its members of `ready`. Return False if no group can begin.
 
         `at_once` counts all its generic asynchronous pairs, else only those that begin before the group.
         """
@@ -73,7 +73,7 @@ class GroupQueue:
         return chosen
 
     def count(self, node: ScheduleNode) -> None:
-        """Note that a node is scheduled, which may make groups ready that it follows."""
+        """Record that a node is scheduled, which may make groups ready that wait for it."""
         if not self._members:
             return
         self._scheduled.add(node)

@@ -33,7 +33,7 @@ class BufferOrigins(Struct, frozen=True):
 
 
 def buffer_origins(aliases: AliasAnalysis) -> BufferOrigins:
-    """Return the origins in the order of the module's schedule; what an instruction calls runs before it. The module has one."""
+    """Return the origins in the order of the module's schedule, which it must have. Callees come before their caller."""
     module = aliases.dataflow.module
     schedule = module.schedule
     assert schedule is not None, "the module is scheduled"
@@ -52,7 +52,7 @@ def buffer_origins(aliases: AliasAnalysis) -> BufferOrigins:
 
 
 class PressureState(Struct, frozen=True):
-    """The buffers that are live after a computation, for those who call it, and the most memory that it adds to them."""
+    """The buffers that are live after a computation, as its callers see them, and the most memory that it adds to them."""
 
     live_after: frozenset[HloBuffer]
     peak_bytes: int
@@ -95,13 +95,13 @@ class MemoryPressure:
         return self.in_use_bytes > self.limit_bytes // 2
 
     def change(self, instruction: HloInstruction) -> PressureChange:
-        """Return what the instruction would add."""
+        """Return the memory that the instruction would add."""
         added = sum(_size(buffer) for buffer in self._used(instruction) if buffer not in self._live)
         freed = sum(_size(buffer) for buffer in self._defined(instruction) if buffer in self._live)
         return PressureChange(added - freed, max(added, self._inner(instruction)))
 
     def update(self, instruction: HloInstruction) -> None:
-        """Put the instruction before those that were scheduled so far."""
+        """Put the instruction before the instructions that were scheduled so far."""
         self._raise_peak(self._inner(instruction))
         for buffer in self._used(instruction):
             if buffer not in self._live:
@@ -144,7 +144,7 @@ class MemoryPressure:
 
 
 def pressure_states(origins: BufferOrigins) -> dict[HloComputation, PressureState]:
-    """Return the states of the computations that run, in the order of the module's schedule. The module has one."""
+    """Return the states of the computations that run, in the order of the module's schedule, which it must have."""
     module = origins.aliases.dataflow.module
     schedule = module.schedule
     assert schedule is not None, "the module is scheduled"

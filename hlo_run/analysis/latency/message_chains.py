@@ -21,7 +21,7 @@ _MOST_IN_LOOP = 2
 
 
 class Message(Struct, eq=False):
-    """The parts of a message in one computation by opcode. `loop` carries it on; it is only known beside the loop."""
+    """The parts of a message in one computation by opcode. `loop` is the loop that carries it on, known only beside the loop."""
 
     computation: HloComputation
     parts: dict[str, HloInstruction] = field(default_factory=dict[str, HloInstruction])
@@ -117,7 +117,7 @@ class Chains:
         return any(callee in self.communicating for callee in instruction.called_computations)
 
     def of(self, instruction: HloInstruction) -> Chain | None:
-        """Return the chain of a send, a recv or a done of these."""
+        """Return the chain of a send, recv, send-done or recv-done."""
         channel = instruction.channel_id
         return self.by_channel.get(channel) if channel is not None else None
 
@@ -177,11 +177,11 @@ def _settle(chain: Chain) -> bool:
 
 
 def is_message(instruction: HloInstruction) -> bool:
-    """Return True for the four opcodes of messages between devices; the host's are none."""
+    """Return True for the four opcodes of messages between devices, False for transfers with the host."""
     return instruction.opcode in _PARTS and not instruction.is_host_transfer
 
 
 def start_of(done: HloInstruction) -> HloInstruction:
-    """Return the start of a done; another instruction itself."""
+    """Return the start of a done, and any other instruction as it is."""
     named = ("all-reduce-done", "all-gather-done", "collective-permute-done", "send-done", "recv-done")
     return done.operands[0] if done.opcode in named else done

@@ -1,4 +1,4 @@
-"""The streams that asynchronous work occupies from its start to its done, and how many of each there are.
+"""The streams that asynchronous work occupies from its start to its done, and the number of each.
 
 XLA's `GpuAsyncTracker`. The scheduler works backwards, so that a done occupies a resource and its start releases it.
 """
@@ -47,14 +47,14 @@ class Streams:
         self._inside.pop(computation, None)
 
     def uses(self, instruction: HloInstruction) -> tuple[Resource, ...]:
-        """Return what an instruction occupies and releases. A loop uses what its body uses, each once."""
+        """Return the streams that an instruction occupies and releases. A loop counts each stream of its body once."""
         if instruction.opcode == "while":
             return tuple(dict.fromkeys(use for inner in instruction.while_body.instructions for use in self.uses(inner)))
         kind = async_kind(instruction)
         return (Resource(_stream(instruction, kind), kind.phase == "done"),) if kind.phase else ()
 
     def needed(self, instruction: HloInstruction) -> dict[str, int]:
-        """Return how much of each stream must be free for an instruction, with all that it runs."""
+        """Return how much of each stream must be free for an instruction and the computations that it calls."""
         found: dict[str, int] = {}
         if not instruction.called_computations or instruction.opcode in ("async-start", "async-done"):
             for use in self.uses(instruction):

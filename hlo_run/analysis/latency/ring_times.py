@@ -26,7 +26,7 @@ _RING_EFFICIENCY = 0.92
 
 
 class RingTimes:
-    """The estimates for a GPU. `other` estimates latencies between instructions that are no asynchronous pair."""
+    """The estimates for a GPU. `other` estimates latencies between instructions that are not an asynchronous pair."""
 
     def __init__(self, target: TargetSpec, other: LatencyEstimator) -> None:
         self._target = target

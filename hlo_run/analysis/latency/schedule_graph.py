@@ -35,7 +35,7 @@ class Edge:
 
 
 class ScheduleNode:
-    """An instruction. `position` is that in the schedule before, `waiting` the number of followers not scheduled yet.
+    """An instruction. `position` is its place in the old schedule, `waiting` the number of followers not scheduled yet.
 
     `group` is the number of its scheduling group. `ready_time` is measured from the end. `unlocks` counts the nodes that
     become ready with this one.

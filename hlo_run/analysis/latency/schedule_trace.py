@@ -31,7 +31,7 @@ class TracedInstruction(Struct, frozen=True):
 
 
 class ScheduleTrace(Struct, frozen=True):
-    """The new order of a computation; how long the order before waits for asynchronous work, by opcode; its time and memory."""
+    """The new order of a computation with its time and memory, and the time that the old order waits, by opcode."""
 
     computation: str
     instructions: tuple[TracedInstruction, ...]
@@ -47,7 +47,7 @@ def schedule_trace(
     pressure: MemoryPressure,
     estimator: LatencyEstimator,
 ) -> ScheduleTrace:
-    """Return the trace of a new order. The module still has the order before, and `nodes` have the times of the new one."""
+    """Return the trace of a new order. The module still has the old order, and `nodes` have the times of the new one."""
     by_instruction = {node.instruction: node for node in nodes}
     total = by_instruction[order[0]].ready_time + by_instruction[order[0]].cost
     traced: list[TracedInstruction] = []

@@ -43,7 +43,7 @@ def scheduling_group(instruction: HloInstruction) -> SchedulingGroup | None:
 
 
 def has_group(instruction: HloInstruction) -> bool:
-    """Return True if an instruction has the attribute, whatever it says."""
+    """Return True if an instruction has the attribute, with any value."""
     return frontend_attribute(instruction, GROUP_ATTRIBUTE) is not None
 
 

@@ -42,7 +42,7 @@ def knows_collectives(module: HloModule) -> bool:
 
 
 class SpeedOfLight:
-    """The estimates for a GPU. `other` estimates what the model does not know, `speeds` are its measurements.
+    """The estimates for a GPU. `other` estimates instructions that the model does not know, `speeds` are its measurements.
 
     As in XLA, kernels count the cycles per operation of GPUs without a profile.
     """

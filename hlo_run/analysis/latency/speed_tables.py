@@ -37,7 +37,7 @@ def name_in_tables(target: TargetSpec) -> str:
 
 
 def table_of(target: TargetSpec) -> str | None:
-    """Return the name of XLA's tables of a GPU; None if there are none."""
+    """Return the name of XLA's tables of a GPU; None if XLA has none."""
     name = name_in_tables(target)
     return name if name in _GPUS_WITH_TABLES else None
 

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from hlo_run.analysis.decision import Decision, no
+from hlo_run.arrays import Array
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 
 WARP_SIZE = 32
 # Each thread starts with the init value, so it must be idempotent: -inf + -inf is -inf, but 1 + 1 is 2.
-_COMBINED_WITH_ITSELF: dict[Opcode, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]] = {
+_COMBINED_WITH_ITSELF: dict[Opcode, Callable[[Array], Array]] = {
     "add": lambda init: init + init,
     "multiply": lambda init: init * init,
     "xor": lambda init: init ^ init,

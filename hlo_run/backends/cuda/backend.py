@@ -233,7 +233,7 @@ class CudaBackend:
         lines = [f"%{what} ran by numpy on copies of its arrays: {why}" for what, why in state.libraries.refused.items()]
         return "\n".join([*lines, state.graphs.problem] if state.graphs.problem else lines)
 
-    def launch_records(self) -> list[dict[str, Any]]:
+    def launch_records(self) -> list[dict[str, object]]:
         """Return no records: only Host collects statistics."""
         return []
 

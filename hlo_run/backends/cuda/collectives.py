@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from hlo_run.artifact import ArraySpec, BufferSlice, CollectiveThunk
+from hlo_run.artifact import ALL_REDUCES, ArraySpec, BufferSlice, CollectiveThunk
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
 
@@ -39,7 +39,7 @@ _BYTES = "Uint8"
 
 
 class NcclCall(Struct, frozen=True):
-    """A call: the function, the slices that it reads and writes (None: it has no such one), and the number of elements.
+    """A call: the function, the slices that it reads and writes (None for no slice), and the number of elements.
 
     `operation` is the reduction, `peer` the rank of the other side or the root.
     """
@@ -71,7 +71,7 @@ def plan_collective(
     if any(any(spec.dynamic) for spec in (*thunk.operands, *thunk.results)):
         return "NCCL knows no arrays of dynamic size"
     match thunk.kind:
-        case "kAllReduce" | "kReduceScatter":
+        case "kAllReduce" | "kCollectiveKernel" | "kReduceScatter":
             return _reduction(thunk, pairs, len(members), _TYPES | (_NARROW_TYPES if reduces_narrow else {}))
         case "kAllGather":
             if any(not _is_major(result, thunk.dim) for result in thunk.results):
@@ -104,10 +104,10 @@ def _reduction(
             return f"NCCL has no {thunk.reduction} of {operand.dtype}"
         if thunk.kind == "kReduceScatter" and not _is_major(operand, thunk.dim):
             return "NCCL splits arrays along their major dimension only"
-        assert thunk.kind == "kAllReduce" or math.prod(operand.dims) == ranks * math.prod(result.dims), "each rank gets a piece"
+        assert thunk.kind in ALL_REDUCES or math.prod(operand.dims) == ranks * math.prod(result.dims), "each rank gets a piece"
         calls.append(
             NcclCall(
-                "all_reduce" if thunk.kind == "kAllReduce" else "reduce_scatter",
+                "all_reduce" if thunk.kind in ALL_REDUCES else "reduce_scatter",
                 operand.slice,
                 result.slice,
                 elements,

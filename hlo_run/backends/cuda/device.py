@@ -44,7 +44,7 @@ def load_driver() -> Driver:
 
 
 class Device:
-    """One open device: the `number`th, counted round. Its primary context is current until `close`."""
+    """One open device: the `number`th, modulo the number of devices. Its primary context is current until `close`."""
 
     def __init__(self, number: int = 0) -> None:
         problem = device_problem()

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.artifact import BufferSlice, Executable, used_allocations
 from hlo_run.backends.literals import Bytes
 from hlo_run.backends.memory import planned_bytes
@@ -96,7 +96,7 @@ class DeviceMemory:
         """Fill with a 32-bit value, on the stream."""
         self._driver.memset_d32_async(target, word, count, self._stream)
 
-    def upload(self, target: int, data: NDArray[Any]) -> None:
+    def upload(self, target: int, data: Array) -> None:
         """Copy from host memory, after all work on the stream."""
         self.settle()
         self._driver.memcpy_htod(target, np.ascontiguousarray(data))

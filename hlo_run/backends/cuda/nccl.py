@@ -100,7 +100,7 @@ class Nccl:
                 self._call(members, self._binding.comm_abort, communicator)
 
     def close(self) -> None:
-        """Release the communicators once their work is done. Those of processes that do not do the same soon are aborted."""
+        """Release the communicators once their work is done. Abort the ones whose other processes do not do the same soon."""
         end = time.monotonic() + _CLOSE_SECONDS
         for members, communicator in sorted(self._communicators.items()):
             self._call(members, self._binding.comm_finalize, communicator)

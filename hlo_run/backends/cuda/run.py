@@ -39,6 +39,7 @@ from hlo_run.artifact import (
     SendThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -56,7 +57,7 @@ from hlo_run.backends.library.results import checked_leaves
 from hlo_run.backends.literals import Bytes, Literal, to_bytes
 from hlo_run.backends.profile import ThunkObserver
 from hlo_run.backends.run_watch import RunWatch
-from hlo_run.backends.thunk_values import RngStates, copied_places, counted, seed_bytes, taken_branch
+from hlo_run.backends.thunk_values import RngStates, copied_places, copied_result, counted, product_at, seed_bytes, taken_branch
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.feeds import NO_FEEDS, Feed
 
@@ -127,6 +128,12 @@ class CudaRun:
                 if thunk.size_bytes:
                     source, target = map(self._address, copied_places(thunk, self._iterations))
                     self._memory.copy(target, source, thunk.size_bytes)
+            case SlicedProductThunk():
+                self._thunk(product_at(thunk, self._iterations))
+                copied = copied_result(thunk, self._iterations)
+                if copied is not None:
+                    source, target = map(self._address, copied)
+                    self._memory.copy(target, source, copied[0].size_bytes)
             case MemsetThunk():
                 count = thunk.destination.size_bytes // 4
                 replica, partition = (0, 0) if self._shared is None else self._shared.place

@@ -30,7 +30,7 @@ class _Stopped(Exception):
 
 
 class Wait(Struct):
-    """A device waits until `ready`, since the time `began`. `reason` describes the wait in errors, for the devices `missing`.
+    """A wait of a device until `ready`, since the time `began`. `reason` describes it in errors, for the devices `missing`.
 
     The team sets the time.
     """

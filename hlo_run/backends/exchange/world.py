@@ -34,7 +34,7 @@ class MeetingKey(Struct, frozen=True):
 
 
 class Meeting:
-    """A collective that some members of the group have reached, and once all have, its results.
+    """A collective that some members of the group have reached, with its results once all members have.
 
     `operands` are those of devices of this process, `sent` those that arrived as bytes from other processes. Once the meeting
     `is_complete`, its results are computed, or another thread computes them.

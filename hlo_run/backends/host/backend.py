@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -218,7 +218,7 @@ class HostBackend:
         """Return the statistics of the last run, some lines per launch; empty without the check `statistics`."""
         return "\n".join(map(str, self.statistics))
 
-    def launch_records(self) -> list[dict[str, Any]]:
+    def launch_records(self) -> list[dict[str, object]]:
         """Return the statistics as records for `--report_json`."""
         return [launch.record() for launch in self.statistics]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, assert_never
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hlo_run import custom_calls
+from hlo_run.arrays import Array
 from hlo_run.artifact import (
     ArraySpec,
     ArrayTree,
@@ -33,6 +33,7 @@ from hlo_run.artifact import (
     SendThunk,
     SequentialThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     SortThunk,
     Thunk,
     WhileThunk,
@@ -53,6 +54,7 @@ from hlo_run.backends.host.steps import (
     Leaf,
     LibraryStep,
     SliceCopyStep,
+    SlicedProductStep,
     Step,
     WaitingLeaf,
     WaitingStep,
@@ -92,6 +94,8 @@ def make_step(machine: Machine, thunk: Thunk) -> Step:
             return CopyStep(machine, thunk)
         case SliceCopyThunk():
             return SliceCopyStep(machine, thunk)
+        case SlicedProductThunk():
+            return SlicedProductStep(machine, thunk)
         case CollectiveThunk():
             return CollectiveStep(machine, thunk)
         case MemsetThunk():
@@ -384,7 +388,7 @@ class TransferStep(WaitingLeaf):
                 nothing = [np.zeros(piece.size_bytes, np.uint8) for piece in self.slices]
                 self._write(nothing if source < 0 else (yield from self._received(channel, source)))
 
-    def _fed(self, arrays: tuple[FedArray, ...]) -> Iterator[NDArray[Any]]:
+    def _fed(self, arrays: tuple[FedArray, ...]) -> Iterator[Array]:
         machine = self._machine
         return take_tiles(machine.feed, arrays, machine.device % machine.world.partitions)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.artifact import BufferAllocation, BufferSlice, Executable, Kernel, accesses, tree_slices, used_allocations
 from hlo_run.backends.exchange.team import Wait
 from hlo_run.backends.exchange.world import World
@@ -75,10 +76,10 @@ _Given: TypeAlias = "dict[int, list[tuple[BufferSlice, Bytes]]]"
 class _Same(Struct, frozen=True):
     """The arrays of a run's arguments, and the parts that every run copies. All other arrays are used in place."""
 
-    leaves: list[NDArray[Any]]
+    leaves: list[Array]
     copied: _Given
 
-    def holds(self, leaves: list[NDArray[Any]]) -> bool:
+    def holds(self, leaves: list[Array]) -> bool:
         """True if these are the same array objects. Their elements may have changed."""
         return len(leaves) == len(self.leaves) and all(map(operator.is_, leaves, self.leaves))
 
@@ -175,7 +176,7 @@ class Machine:
         self._same = same
         return moved
 
-    def _take(self, leaves: list[NDArray[Any]], arguments: Sequence[Literal]) -> tuple[_Given, _Same | None]:
+    def _take(self, leaves: list[Array], arguments: Sequence[Literal]) -> tuple[_Given, _Same | None]:
         """Return the bytes of all arguments. If arrays are used in place, also return what a run with the same arrays copies."""
         given: _Given = {}
         pieces = list(parameter_bytes(self.executable, arguments))
@@ -298,7 +299,7 @@ class Machine:
             region.data[:] = values
 
 
-def _leaves(literals: Sequence[Literal]) -> Iterator[NDArray[Any]]:
+def _leaves(literals: Sequence[Literal]) -> Iterator[Array]:
     for literal in literals:
         if isinstance(literal, tuple):
             yield from _leaves(literal)

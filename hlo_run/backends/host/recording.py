@@ -44,7 +44,7 @@ from hlo_run.backends.host.jit.workers import (
     table_rows,
 )
 from hlo_run.backends.host.machine import Machine
-from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, SliceCopyStep, Step
+from hlo_run.backends.host.steps import CopyStep, FillStep, KernelStep, SliceCopyStep, SlicedProductStep, Step
 from hlo_run.backends.run_watch import RunWatch
 from hlo_run.containment.board import KERNELS_FILE, Blame, native
 
@@ -330,7 +330,7 @@ def _runs_whole(step: Step) -> bool:
 
 
 def _copies_slices(steps: Iterable[Step]) -> bool:
-    return any(isinstance(step, SliceCopyStep) for step in every_step(steps))
+    return any(isinstance(step, SliceCopyStep | SlicedProductStep) for step in every_step(steps))
 
 
 def _place(piece: BufferSlice) -> MemoryOffset:

@@ -18,7 +18,9 @@ from hlo_run.artifact import (
     RngSeedThunk,
     RngStateThunk,
     SliceCopyThunk,
+    SlicedProductThunk,
     Thunk,
+    accesses,
 )
 from hlo_run.backends.exchange.team import Wait, run_alone
 from hlo_run.backends.host.emulator.checks import make_observer
@@ -29,8 +31,9 @@ from hlo_run.backends.host.emulator.statistics import KernelStatistics
 from hlo_run.backends.host.machine import Machine, argument_region, pointer
 from hlo_run.backends.host.ptx.control_flow import KernelGraph
 from hlo_run.backends.library.arrays import Array, LibraryCall, empty, is_viewable, store, view
+from hlo_run.backends.library.calls import library_call
 from hlo_run.backends.literals import Bytes
-from hlo_run.backends.thunk_values import copied_places
+from hlo_run.backends.thunk_values import copied_places, copied_result, product_at
 
 
 class Step(Protocol):
@@ -229,3 +232,37 @@ class LibraryStep(Leaf):
             if seen is None:
                 store(spec, machine.read(spec.slice), array)
             machine.mark_written(spec.slice)
+
+
+class SlicedProductStep(Leaf):
+    """Multiply arrays whose places depend on the iteration of a loop."""
+
+    def __init__(self, machine: Machine, thunk: SlicedProductThunk) -> None:
+        self.thunk = thunk
+        self._product = thunk
+        touched = accesses(thunk)
+        self.slices = (*touched.reads, *touched.writes)
+        self._machine = machine
+        self._placed: dict[tuple[BufferSlice, ...], LibraryStep] = {}
+
+    def bind(self) -> None:
+        """Forget the views of the memory before."""
+        self._placed = {}
+
+    def run(self) -> None:
+        """Multiply the arrays of this iteration."""
+        product = product_at(self._product, self._machine.iterations)
+        key = tuple(spec.slice for spec in (product.lhs, product.rhs, product.addend, product.result) if spec is not None)
+        step = self._placed.get(key)
+        if step is None:
+            call = library_call(product)
+            assert call is not None, "a product has a library call"
+            step = LibraryStep(self._machine, product, call)
+            step.bind()
+            self._placed[key] = step
+        step.run()
+        copied = copied_result(self._product, self._machine.iterations)
+        if copied is not None:
+            source, target = copied
+            self._machine.read(target)[:] = self._machine.read(source)
+            self._machine.copy_written(source, target)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.artifact import ArraySpec
 from hlo_run.backends.literals import Bytes, from_bytes, to_bytes
 from hlo_run.hlo.values.dtype import DTYPES
 
-Array: TypeAlias = "NDArray[Any]"
 Bind: TypeAlias = "Callable[[Sequence[Array], Sequence[Array]], Callable[[], object]]"
 
 

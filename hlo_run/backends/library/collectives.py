@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from hlo_run.artifact import CollectiveThunk
+from hlo_run.arrays import NumpyType
+from hlo_run.artifact import ALL_REDUCES, CollectiveThunk
 from hlo_run.backends.library.arrays import Array, LibraryCall
 from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES
@@ -68,7 +68,7 @@ def combine(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> lis
 
 def makes_new_arrays(thunk: CollectiveThunk) -> bool:
     """True if no result of `combine` shares memory with an operand."""
-    return thunk.kind in ("kAllReduce", "kReduceScatter", "kAllGather") or (thunk.kind == "kAllToAll" and thunk.dim >= 0)
+    return thunk.kind in ALL_REDUCES | {"kReduceScatter", "kAllGather"} or (thunk.kind == "kAllToAll" and thunk.dim >= 0)
 
 
 def _check_size(thunk: CollectiveThunk, members: int) -> None:
@@ -117,7 +117,7 @@ def _reduced(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> li
     return totals
 
 
-def _computing(array: Array) -> np.dtype[Any]:
+def _computing(array: Array) -> NumpyType:
     """Return the numpy type of the reduction. ml_dtypes' integers below 8 bits are reduced in s8."""
     return array.dtype if array.dtype.kind in "bifuc" and array.dtype.itemsize * 8 >= 8 else np.dtype(np.int8)
 
@@ -202,7 +202,7 @@ def _ragged_all_to_all(thunk: CollectiveThunk, everyones: Sequence[Sequence[Arra
 
 
 _COMBINE: dict[str, Combine] = {
-    "kAllReduce": _all_reduce,
+    **dict.fromkeys(ALL_REDUCES, _all_reduce),
     "kReduceScatter": _reduce_scatter,
     "kAllGather": _all_gather,
     "kAllToAll": _all_to_all,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from hlo_run.artifact import (
+    ALL_REDUCES,
     ArraySpec,
     ArrayTree,
     BufferAllocation,
@@ -38,7 +39,7 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.shape import Shape
 
 _SIZE_BYTES = 4
-_ELEMENTWISE = frozenset({"kAllReduce", "kCollectiveBroadcast"})
+_ELEMENTWISE = ALL_REDUCES | {"kCollectiveBroadcast"}
 _BITWISE = frozenset({"and", "or", "xor"})
 _REDUCTIONS = _BITWISE | {"add", "multiply", "maximum", "minimum"}
 
@@ -164,7 +165,7 @@ def _order_problem(order: SortOrder) -> str:
 def _collective_problem(thunk: CollectiveThunk) -> str:
     unlike = "operands and results that do not fit"
     operands, results, dim = thunk.operands, thunk.results, thunk.dim
-    if thunk.kind in ("kAllReduce", "kReduceScatter"):
+    if thunk.kind in ALL_REDUCES | {"kReduceScatter"}:
         if thunk.reduction not in _REDUCTIONS:
             return f"reduction '{thunk.reduction}', which is unknown"
         kinds = {DTYPES[spec.dtype].kind for spec in operands}

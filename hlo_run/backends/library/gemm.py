@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from hlo_run.arrays import NumpyType
 from hlo_run.artifact import ArraySpec, GemmThunk
 from hlo_run.backends.library.arrays import Array, Bind, LibraryCall, run_all, sparing
 from hlo_run.backends.library.blas import merged, product
@@ -46,7 +47,7 @@ def _is_plain(thunk: GemmThunk) -> bool:
     )
 
 
-def _sum_type(thunk: GemmThunk) -> np.dtype[Any]:
+def _sum_type(thunk: GemmThunk) -> NumpyType:
     """Return the type of the sums: at least f32; for integers, a type in which the sums are exact."""
     result, left, right = (DTYPES[spec.dtype] for spec in (thunk.result, thunk.lhs, thunk.rhs))
     if result.is_complex:
@@ -95,7 +96,7 @@ def _bind_product(thunk: GemmThunk) -> _BindProduct:
     return bind
 
 
-def _operand(array: Array, kind: np.dtype[Any], *groups: Sequence[int]) -> tuple[Array, Callable[[], object] | None]:
+def _operand(array: Array, kind: NumpyType, *groups: Sequence[int]) -> tuple[Array, Callable[[], object] | None]:
     """Return the operand as matrices of the sum type, and the step that refreshes them if they are a copy."""
     if array.dtype == kind:
         seen = merged(array, *groups)

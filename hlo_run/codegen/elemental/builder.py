@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -32,6 +31,7 @@ from xdsl.dialects.builtin import (
 )
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
+from hlo_run.arrays import Array
 from hlo_run.dialects.types import is_complex
 from hlo_run.dialects.xla_gpu import ApplyIndexingOp, IndexingMapAttr
 from hlo_run.hlo.graph import HloInstruction
@@ -143,7 +143,7 @@ class IrBuilder:
                 with np.errstate(over="ignore"):
                     return self.element(type_, np.asarray(value).astype(DTYPES[type_.name.lower()].numpy))
 
-    def element(self, type_: Attribute, value: np.ndarray[Any, Any]) -> SSAValue:
+    def element(self, type_: Attribute, value: Array) -> SSAValue:
         """Return the constant of one numpy element (rank 0). All bits are kept except the payload of a NaN."""
         if is_complex(type_):
             return self._complex(type_, value)
@@ -152,14 +152,15 @@ class IrBuilder:
         # The key is the bytes: 0.0 and -0.0 are equal, but different constants.
         return self._constant(type_, value.tobytes(), lambda: FloatAttr(float(value), type_))
 
-    def _complex(self, type_: ComplexType[AnyFloat], value: np.ndarray[Any, Any]) -> SSAValue:
+    def _complex(self, type_: ComplexType[AnyFloat], value: Array) -> SSAValue:
         def make() -> Operation:
-            parts = ArrayAttr([FloatAttr(float(part), type_.element_type) for part in (value.real, value.imag)])
+            wide = np.complex128(value)
+            parts = ArrayAttr([FloatAttr(float(part), type_.element_type) for part in (wide.real, wide.imag)])
             return complex.ConstantOp.create(result_types=(type_,), properties={"value": parts}, attributes=self._location)
 
         return self._constant_op(type_, value.astype(np.complex128).tobytes(), make)
 
-    def dense(self, type_: TensorType[Attribute], values: np.ndarray[Any, Any]) -> SSAValue:
+    def dense(self, type_: TensorType[Attribute], values: Array) -> SSAValue:
         """Return a constant tensor; `values` is row-major."""
         data = np.ascontiguousarray(values).tobytes()
         return self._constant(type_, data, lambda: DenseIntOrFPElementsAttr(type_, BytesAttr(data)))  # pyright: ignore[reportArgumentType] - element types are those of types.py

@@ -53,7 +53,7 @@ def floats(opcode: Opcode, op: OpType) -> Row:
 
 
 def approximate_floats(opcode: Opcode, op: OpType) -> Row:
-    """As `floats`, but 16-bit types may use the approximate function: its error is below their precision."""
+    """Return the row of `floats`, but 16-bit types may use the approximate function: its error is below their precision."""
     fast = {"fastmath": arith.FastMathFlagsAttr((FastMathFlag.APPROX_FUNC,))}
 
     def emit(b: IrBuilder, instruction: HloInstruction, values: Sequence[SSAValue]) -> SSAValue:

@@ -1,4 +1,4 @@
-"""Shared by all emitters: the records of arguments and kernels, the emitter protocol, and the entry function.
+"""Defines what all emitters share: the records of arguments and kernels, the emitter protocol, and the entry function.
 
     func.func @fusion(%arg0: tensor<..> {xla.slice_index = 0 : index, ..}, ..) -> tensor<..> attributes {xla.entry}
 
@@ -77,7 +77,7 @@ class KindEmitter:
     kind: ClassVar[str]
 
     def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Return what the analysis said of this kind."""
+        """Return the verdict of the analysis on this kind."""
         del arguments
         return analysis.decision(self.kind) or no(f"the {analysis.kind} emitter takes it")
 

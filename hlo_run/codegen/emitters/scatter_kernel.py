@@ -1,4 +1,4 @@
-"""Shared by the forms of scatter kernels: the start of a window, whether it fits, and the writes of its elements."""
+"""Helpers of all forms of scatter kernels: the start of a window, whether it fits, and the writes of its elements."""
 
 from __future__ import annotations
 

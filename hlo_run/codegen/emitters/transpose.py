@@ -70,7 +70,7 @@ class TransposeEmitter(KindEmitter):
     kind: ClassVar[str] = "transpose"
 
     def accepts(self, analysis: FusionAnalysis, arguments: Sequence[EntryArgument]) -> Decision:
-        """Fusions that the analysis found a transpose for, if their tiles fit."""
+        """Accept fusions for which the analysis found a transpose, if their tiles fit."""
         decision = super().accepts(analysis, arguments)
         if not decision:
             return decision

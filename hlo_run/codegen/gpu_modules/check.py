@@ -1,4 +1,4 @@
-"""Checks a module of the gpu dialect before it is compiled: what no row can lower is refused where it is in the text."""
+"""Checks a module of the gpu dialect before it is compiled: refuses what no row can lower, at its place in the text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the function of the host that launches kernels, and fixes what the sizes of its arguments are."""
+"""Finds the function of the host that launches kernels, and fixes the sizes of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the function of the host before the device does: its numbers are known, and what it does with memory becomes thunks.
+"""Runs the function of the host before the device does: its numbers are known, and its operations on memory become thunks.
 
 The host may compute with constants and sizes, loop, branch, call, allocate, copy, and launch. It cannot read what is in memory.
 """
@@ -43,7 +43,7 @@ _NUMPY: dict[str, Any] = {
 
 
 class Memory(Struct, frozen=True):
-    """A block of memory: of argument `argument`, or (-1) the `number`th that the host allocates, or a constant's."""
+    """A block of memory: of argument `argument`, or (-1) the `number`th block that the host allocates, or a constant's block."""
 
     argument: int
     number: int
@@ -52,7 +52,7 @@ class Memory(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """A memref of the host: where in memory it begins, sizes, and strides in elements."""
+    """A memref of the host: the place in memory where it begins, sizes, and strides in elements."""
 
     memory: Memory
     offset_bytes: int
@@ -99,7 +99,7 @@ class Copy(Struct, frozen=True):
 
 
 class Fill(Struct, frozen=True):
-    """All elements of a view get a value of the dtype."""
+    """A fill: all elements of a view get a value of the dtype."""
 
     target: View
     value: Any
@@ -130,7 +130,7 @@ def to_bytes(dtype: str, value: Any) -> bytes:
 
 
 def argument_values(arguments: Sequence[Argument]) -> list[Any]:
-    """Return what the host's function gets: views of memory, scalars of the run, or numbers."""
+    """Return the arguments of the host's function: views of memory, scalars of the run, or numbers."""
     values: list[Any] = []
     for number, argument in enumerate(arguments):
         if argument.is_memref:

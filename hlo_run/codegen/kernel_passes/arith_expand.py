@@ -1,4 +1,4 @@
-"""Expand divisions that round up or down to those that round towards zero.
+"""Expand divisions that round up or down to divisions that round towards zero.
 
     %q = arith.ceildivui %a, %b   =>   %t = arith.divui %a, %b;  %r = arith.muli %t, %b;  %q = %t + (%r != %a)
 

@@ -79,7 +79,7 @@ class ConvertFloatNvidia(ModulePass):
     sm: int = 90
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Replace the conversions that GPU `sm` has instructions for. Before sm_89 there are none, and nothing changes."""
+        """Replace the conversions that GPU `sm` has instructions for. Before sm_89 no GPU has them, and nothing changes."""
         if self.sm < _FIRST_SM:
             return
         formats = _F8_AND_F4 if self.sm in _SM_WITH_F4 else _F8

@@ -1,4 +1,4 @@
-"""Move the body of every `gpu.launch` into its own kernel, and launch that.
+"""Move the body of every `gpu.launch` into its own kernel, and launch the kernel.
 
     func.func @main(%p: memref<8xf32>) {             gpu.module @main_kernel {
       gpu.launch blocks(..) threads(..) {      =>      gpu.func @main_kernel(%p: memref<8xf32>) kernel {.. use(%p) ..}

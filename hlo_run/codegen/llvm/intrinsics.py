@@ -1,4 +1,4 @@
-"""Checks that NVPTX supports the intrinsics of a kernel: LLVM ends the whole process on others, without an exception."""
+"""Checks that NVPTX supports the intrinsics of a kernel: on others LLVM ends the whole process, without an exception."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def link_libdevice(module: Module, functions: Iterable[str], cuda_data_dir: str 
 
 
 def read_libdevice(cuda_data_dir: str = "") -> None:
-    """Read libdevice, if there is one, so that the first kernel that calls it need not."""
+    """Read libdevice, if it is found, so that the first kernel that calls it need not."""
     file = find_in_toolkit(LIBDEVICE, cuda_data_dir)
     if file is not None:
         _usual_library(file)

@@ -93,7 +93,7 @@ def assemble(ptx: str, *, cuda_data_dir: str = "", flags: tuple[str, ...] = ()) 
 
 
 def join_entries(texts: Sequence[str]) -> tuple[str, tuple[int, ...]]:
-    """Return one PTX module with the kernels of those modules that declare nothing else, and the numbers of the others.
+    """Return one PTX module with the kernels of the modules that declare nothing else, and the numbers of the other modules.
 
     The text is empty if fewer than two modules can be joined. All have the version and target of the first.
     """

@@ -215,7 +215,7 @@ def _complex_cell(element: ComplexType) -> _Cell:
 
 
 def lower_packed_atomic(op: XlaAtomicRMWOp, address: SSAValue, shift: SSAValue, element: Attribute) -> None:
-    """As `lower_atomic`, for an element of less than a byte that begins at bit `shift` (i8) of the byte at `address`."""
+    """Insert ops as `lower_atomic` does, for an element of less than a byte at bit `shift` (i8) of the byte at `address`."""
     _swap_in_word(op, address, element, shift)
 
 

@@ -66,7 +66,7 @@ class Parts(Struct):
         return self.constants[key]
 
     def unary(self, op: Callable[[SSAValue], Operation], value: SSAValue) -> SSAValue:
-        """Build the op that `op` makes of the value, and return its result."""
+        """Apply `op` to the value, and return the result."""
         return self.add_op(op(value))
 
     def plus(self, x: SSAValue, y: SSAValue) -> SSAValue:

@@ -186,7 +186,7 @@ def _fold_cmpi(op: arith.CmpiOp) -> Folded:
 
 
 def compare(predicate: int, lhs: int, rhs: int, type_: Attribute) -> bool:
-    """Return what `arith.cmpi` with this predicate number gives on two numbers of the type."""
+    """Return the result of `arith.cmpi` with this predicate number on two numbers of the type."""
     if predicate >= _FIRST_UNSIGNED:
         lhs, rhs = _unsigned(lhs, type_), _unsigned(rhs, type_)
     return _PREDICATES[predicate](lhs, rhs)

@@ -13,7 +13,7 @@ from hlo_run.dialects.editing.effects import is_pure
 
 
 def ops_in(op: Operation) -> list[Operation]:
-    """Return the op and all ops inside it, each before those inside it. Faster than xDSL's `walk`, which many rows would ask."""
+    """Return the op and all ops inside it, outer ops first. Faster than xDSL's `walk`, which many rows would use."""
     found = [op]
     if op.regions:
         _add_inner(op, found)

@@ -1,4 +1,4 @@
-"""Steps with computations of their own, which contain more steps: loops, branches, calls, fusions, async pairs."""
+"""Steps that call computations with more steps: loops, branches, calls, fusions, async pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _some_values(scope: Scope, most: int, least: int = 1) -> list[Value]:
 
 
 def call(scope: Scope) -> None:
-    """A call of a computation with random steps."""
+    """Add a call of a computation with random steps."""
     operands = _some_values(scope, 3)
     if scope.depth >= _MOST_DEPTH or not operands:
         return
@@ -61,7 +61,7 @@ def _apply(scope: Scope, root: Value, text: str, most_taken: float = 0.9) -> Non
 
 
 def fusion(scope: Scope) -> None:
-    """A fusion of a random kind in the input; its body may be only a parameter, contain a fusion, and have several results."""
+    """Add a fusion of a random kind; its body may be only a parameter, contain a fusion, and have several results."""
     operands = list({v.name: v for v in _some_values(scope, 4)}.values())
     if scope.depth >= _MOST_DEPTH or not operands:
         return
@@ -86,7 +86,7 @@ def fusion(scope: Scope) -> None:
 
 
 def async_pair(scope: Scope) -> None:
-    """An async-start of one step and its async-done, sometimes with other steps between them."""
+    """Add an async-start of one step and its async-done, sometimes with other steps between them."""
     operands = _some_values(scope, 2)
     # An async computation must stay one instruction, so exclude types that passes would convert.
     if scope.depth or not operands or any(v.type not in ("f32", "f64", "s32", "s64", "u32", "pred") for v in operands):
@@ -124,7 +124,7 @@ def _one_step(body: Scope, value: Value) -> Value | None:
 
 
 def conditional(scope: Scope) -> None:
-    """A conditional on a pred or on an index; each branch has its own operand, and all have the same result shape."""
+    """Add a conditional on a pred or on an index; each branch has its own operand, and all have the same result shape."""
     if scope.depth >= _MOST_DEPTH:
         return
     results = _some_values(scope, 2)
@@ -170,7 +170,7 @@ def _operand(scope: Scope) -> Value:
 
 
 def loop(scope: Scope) -> None:
-    """A while loop with a counter in its state, in the forms that front ends write."""
+    """Add a while loop with a counter in its state, in the forms that front ends write."""
     if scope.depth >= _MOST_DEPTH:
         return
     if scope.chance(0.12):

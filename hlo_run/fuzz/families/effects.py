@@ -15,7 +15,7 @@ FED = Range(4.0, 0)
 
 
 def flip(scope: Scope) -> None:
-    """A custom call without effects, which reverses all dimensions; two arrays give a tuple."""
+    """Add a custom call without effects, which reverses all dimensions; two arrays give a tuple."""
     value = scope.pick()
     if value is None:
         return
@@ -28,7 +28,7 @@ def flip(scope: Scope) -> None:
 
 
 def record(scope: Scope) -> None:
-    """A custom call with an effect, whose result may be unused."""
+    """Add a custom call with an effect, whose result may be unused."""
     if not scope.may_have_effects:
         return
     value = scope.pick(lambda v: v.exact)
@@ -54,7 +54,7 @@ def _token(scope: Scope) -> Value | None:
 
 
 def infeed(scope: Scope) -> None:
-    """An infeed of one or two arrays, and its token."""
+    """Add an infeed of one or two arrays, and its token."""
     token = _token(scope)
     if token is None:
         return
@@ -71,7 +71,7 @@ def infeed(scope: Scope) -> None:
 
 
 def outfeed(scope: Scope) -> None:
-    """An outfeed of an exact array."""
+    """Add an outfeed of an exact array."""
     token = _token(scope)
     value = scope.pick(lambda v: v.exact)
     if token is None or value is None:
@@ -82,7 +82,7 @@ def outfeed(scope: Scope) -> None:
 
 
 def random_bits(scope: Scope) -> None:
-    """An rng-bit-generator of a random algorithm: its new state and an array of bits."""
+    """Add an rng-bit-generator of a random algorithm: its new state and an array of bits."""
     algorithm, words = scope.rng.choice((("rng_three_fry", 2), ("rng_philox", 2), ("rng_philox", 3), ("rng_default", 2)))
     state = obtain(scope, "u64", (words,))
     t = scope.some_type(lambda name: name in ("u8", "u16", "u32", "u64", "s32", "s8"))
@@ -93,13 +93,13 @@ def random_bits(scope: Scope) -> None:
 
 
 def device(scope: Scope) -> None:
-    """A partition-id or replica-id."""
+    """Add a partition-id or replica-id."""
     opcode = scope.rng.choice(("partition-id", "replica-id"))
     scope.add("u32", (), f"{opcode}()", Range(0))
 
 
 def dependency(scope: Scope) -> None:
-    """A value with an add-dependency on a token."""
+    """Add an add-dependency of a value on a token."""
     value = scope.pick()
     if value is None:
         return
@@ -108,7 +108,7 @@ def dependency(scope: Scope) -> None:
 
 
 def all_reduce(scope: Scope) -> None:
-    """A collective over the only device."""
+    """Add a collective over the only device."""
     value = scope.pick(lambda v: v.type in ("f32", "s32", "bf16", "f64", "u8"))
     if value is None or not scope.may_have_effects:
         return

@@ -38,7 +38,7 @@ _SLACK = 16.0
 
 
 def smooth(scope: Scope) -> None:
-    """A smooth function of a float whose range suits it, for example exponential or tanh."""
+    """Add a smooth function of a float whose range suits it, for example exponential or tanh."""
     value = scope.pick(lambda v: v.element.is_wide_float)
     if value is None:
         return
@@ -68,7 +68,7 @@ def _add_inexact(scope: Scope, value: Value, opcode: Opcode, range_: Range) -> N
 
 
 def arithmetic(scope: Scope) -> None:
-    """Sums, differences, products and extrema of all number types."""
+    """Add a sum, difference, product or extremum of any number type."""
     value = scope.pick(lambda v: v.element.kind != "pred")
     if value is None:
         return
@@ -93,7 +93,7 @@ def add_binary(scope: Scope, opcode: Opcode, one: Value, two: Value, keep: bool 
 
 
 def sign_changes(scope: Scope) -> None:
-    """A negate or abs of a number."""
+    """Add a negate or abs of a number."""
     value = scope.pick(lambda v: v.element.is_number and v.element.kind != "unsigned")
     if value is not None:
         opcode = scope.rng.choice(("negate", "abs"))
@@ -101,7 +101,7 @@ def sign_changes(scope: Scope) -> None:
 
 
 def steps(scope: Scope) -> None:
-    """Step functions and reduce-precision of exact floats."""
+    """Add a step function or reduce-precision of exact floats."""
     value = scope.pick(lambda v: v.element.is_float and v.exact)
     if value is None:
         return
@@ -152,7 +152,7 @@ def divide(scope: Scope) -> None:
 
 
 def integer(scope: Scope) -> None:
-    """A unary or bitwise op, shift or power of integers."""
+    """Add a unary or bitwise op, shift or power of integers."""
     value = scope.pick(lambda v: v.element.is_integer)
     if value is None:
         return
@@ -174,7 +174,7 @@ _BITWISE = "and or xor shift-left shift-right-arithmetic shift-right-logical pow
 
 
 def logic(scope: Scope) -> None:
-    """A logical op of preds; a compare if no pred exists."""
+    """Add a logical op of preds; a compare if no pred exists."""
     value = scope.pick(lambda v: v.type == "pred")
     if value is None:
         return compare(scope)
@@ -186,7 +186,7 @@ def logic(scope: Scope) -> None:
 
 
 def compare(scope: Scope) -> None:
-    """A compare of exact values; complex numbers only by EQ and NE."""
+    """Add a compare of exact values; complex numbers only by EQ and NE."""
     value = scope.pick(lambda v: v.exact)
     if value is None:
         return
@@ -196,7 +196,7 @@ def compare(scope: Scope) -> None:
 
 
 def select(scope: Scope) -> None:
-    """A select between two arrays by an array of preds or by one pred."""
+    """Add a select between two arrays by an array of preds or by one pred."""
     value = scope.pick()
     if value is None:
         return
@@ -210,7 +210,7 @@ def select(scope: Scope) -> None:
 
 
 def clamp(scope: Scope) -> None:
-    """A clamp between two arrays or two scalars."""
+    """Add a clamp between two arrays or two scalars."""
     value = scope.pick(lambda v: v.element.is_number)
     if value is None:
         return
@@ -221,7 +221,7 @@ def clamp(scope: Scope) -> None:
 
 
 def convert(scope: Scope) -> None:
-    """A conversion to a random type; inexact floats only become wide floats."""
+    """Add a conversion to a random type; inexact floats only become wide floats."""
     value = scope.pick()
     if value is None:
         return
@@ -236,7 +236,7 @@ def convert(scope: Scope) -> None:
 
 
 def complex_parts(scope: Scope) -> None:
-    """An op on complex numbers: real, imag, abs, negate, or complex of two floats."""
+    """Add an op on complex numbers: real, imag, abs, negate, or complex of two floats."""
     value = scope.pick(lambda v: v.element.kind == "complex")
     if value is not None and scope.chance(0.7):
         part = PART_OF[value.type]
@@ -257,7 +257,7 @@ def complex_parts(scope: Scope) -> None:
 
 
 def map_scalars(scope: Scope) -> None:
-    """A map with a computation of scalars."""
+    """Add a map with a computation of scalars."""
     value = scope.pick(lambda v: v.element.is_number and len(v.dims) > 0)
     if value is None:
         return
@@ -270,7 +270,7 @@ def map_scalars(scope: Scope) -> None:
 
 
 def nothing_much(scope: Scope) -> None:
-    """Ops that simplifiers remove: x+0, x*1, converts to the same type, copies, selects between equal values."""
+    """Add ops that simplifiers remove: x+0, x*1, converts to the same type, copies, selects between equal values."""
     value = scope.pick(lambda v: v.element.is_number)
     if value is None:
         return

@@ -13,7 +13,7 @@ _INDEX_TYPES = ("s32", "s32", "s32", "s64", "u32", "s8", "u8", "s16")
 
 
 def dynamic_slice(scope: Scope) -> None:
-    """A dynamic-slice at computed starts."""
+    """Add a dynamic-slice at computed starts."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -25,7 +25,7 @@ def dynamic_slice(scope: Scope) -> None:
 
 
 def dynamic_update(scope: Scope) -> None:
-    """A dynamic-update-slice at computed starts."""
+    """Add a dynamic-update-slice at computed starts."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -90,7 +90,7 @@ class _Numbers:
 
 
 def gather(scope: Scope) -> None:
-    """A gather with random dimension numbers, sometimes with batching dimensions."""
+    """Add a gather with random dimension numbers, sometimes with batching dimensions."""
     value = scope.pick(lambda v: 0 < len(v.dims) <= 4)
     if value is None:
         return

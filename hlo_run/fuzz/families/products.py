@@ -41,7 +41,7 @@ def _product(scope: Scope, one: Value, two: Value, count: int, dims: Dims, text:
 
 
 def dot(scope: Scope) -> None:
-    """A dot with random batch, contracting and free dimensions in any order."""
+    """Add a dot with random batch, contracting and free dimensions in any order."""
     value = scope.pick(lambda v: v.type in _DOT_TYPES and len(v.dims) <= 4)
     if value is None:
         return
@@ -74,7 +74,7 @@ def dot(scope: Scope) -> None:
 
 
 def convolution(scope: Scope) -> None:
-    """A convolution with groups, strides, padding and dilations, and dimensions in any order."""
+    """Add a convolution with groups, strides, padding and dilations, and dimensions in any order."""
     rng = scope.rng
     t = scope.some_type(lambda name: name in ("f32", "bf16", "f16", "f64", "s32", "s8"))
     spatial = rng.choice((0, 1, 1, 2, 2, 2, 3))
@@ -119,7 +119,7 @@ def convolution(scope: Scope) -> None:
 
 
 def ragged_dot(scope: Scope) -> None:
-    """A ragged dot: groups of a matrix's rows, each multiplied by its own matrix."""
+    """Add a ragged dot: groups of a matrix's rows, each multiplied by its own matrix."""
     t = scope.some_type(lambda name: name in ("f32", "bf16", "f64"))
     groups, rows, inner, columns = scope.rng.randint(1, 4), scope.size(), scope.size(1), scope.size(1)
     if not scope.fits_in((rows, inner)) or not scope.fits_in((groups, inner, columns)) or not scope.fits_in((rows, columns)):
@@ -136,7 +136,7 @@ def ragged_dot(scope: Scope) -> None:
 
 
 def transform(scope: Scope) -> None:
-    """A real Fourier transform and its inverse."""
+    """Add a real Fourier transform and its inverse."""
     value = scope.pick(lambda v: v.type == "f32" and len(v.dims) in (1, 2) and 0 not in v.dims and v.dims[-1] <= 65)
     if value is None:
         return
@@ -150,7 +150,7 @@ def transform(scope: Scope) -> None:
 
 
 def quantised_dot(scope: Scope) -> None:
-    """A dot of values that are quantised to 8-bit floats and scaled."""
+    """Add a dot of values that are quantised to 8-bit floats and scaled."""
     rows, inner, columns = (scope.rng.choice((16, 16, 32)) for _ in range(3))
     x, w = obtain(scope, "f32", (rows, inner), exact=True), obtain(scope, "f32", (inner, columns), exact=True)
     sides: list[Value] = []

@@ -111,7 +111,7 @@ def _identity(value: Value, opcode: Opcode) -> float:
 
 
 def argmax(scope: Scope) -> None:
-    """The extremum of exact numbers along a dimension, and its first position."""
+    """Find the extremum of exact numbers along a dimension, and its first position."""
     value = scope.pick(lambda v: v.exact and len(v.dims) > 0 and v.element.is_number)
     if value is None:
         return
@@ -144,7 +144,7 @@ def argmax(scope: Scope) -> None:
 
 
 def window(scope: Scope) -> None:
-    """A reduce-window with strides, padding and dilations."""
+    """Add a reduce-window with strides, padding and dilations."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -175,7 +175,7 @@ def window(scope: Scope) -> None:
 
 
 def cumulative(scope: Scope) -> None:
-    """A running sum, product or extremum along a dimension, as JAX writes it."""
+    """Add a running sum, product or extremum along a dimension, as JAX writes it."""
     value = scope.pick(lambda v: len(v.dims) > 0 and v.element.is_number)
     if value is None:
         return
@@ -194,7 +194,7 @@ def cumulative(scope: Scope) -> None:
 
 
 def scan(scope: Scope) -> None:
-    """A scan of one array with one carry: running sums or extrema."""
+    """Add a scan of one array with one carry: running sums or extrema."""
     value = scope.pick(lambda v: len(v.dims) > 0 and v.exact and v.element.is_number and v.element.bits >= 16)
     if value is None:
         return
@@ -245,7 +245,7 @@ def comparator(scope: Scope, types: list[str], direction: str, order: str = "") 
 
 
 def top(scope: Scope) -> None:
-    """The largest elements: the topk opcode, or the custom call with a comparator of two or four parameters."""
+    """Find the largest elements: by the topk opcode, or the custom call with a comparator of two or four parameters."""
     value = scope.pick(lambda v: v.exact and len(v.dims) in (1, 2) and v.type in ("f32", "bf16", "s32") and v.dims[-1] > 0)
     if value is None:
         return
@@ -265,7 +265,7 @@ def top(scope: Scope) -> None:
 
 
 def select_and_scatter(scope: Scope) -> None:
-    """A select-and-scatter: the gradient of a maximum over windows."""
+    """Add a select-and-scatter: the gradient of a maximum over windows."""
     value = scope.pick(lambda v: v.exact and len(v.dims) in (1, 2, 3, 4) and v.type in ("f32", "s32", "f64") and 0 not in v.dims)
     if value is None:
         return
@@ -290,7 +290,7 @@ def select_and_scatter(scope: Scope) -> None:
 
 
 def norm(scope: Scope) -> None:
-    """A softmax over the last dimension, as models have it."""
+    """Add a softmax over the last dimension, as models have it."""
     value = scope.pick(lambda v: v.type in ("f32", "f64") and len(v.dims) > 0 and v.dims[-1] > 0 and v.range.bound <= 4)
     if value is None:
         return

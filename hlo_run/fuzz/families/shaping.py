@@ -25,7 +25,7 @@ def broadcast(scope: Scope) -> None:
 
 
 def transpose(scope: Scope) -> None:
-    """A transpose by a random permutation."""
+    """Add a transpose by a random permutation."""
     value = scope.pick(lambda v: len(v.dims) >= 2)
     if value is None:
         return
@@ -67,7 +67,7 @@ def squeeze(scope: Scope) -> None:
 
 
 def slice_(scope: Scope) -> None:
-    """A slice with random starts, limits and strides."""
+    """Add a slice with random starts, limits and strides."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -82,7 +82,7 @@ def slice_(scope: Scope) -> None:
 
 
 def pad(scope: Scope) -> None:
-    """A pad with low, high and interior padding; edge padding may be negative."""
+    """Add a pad with low, high and interior padding; edge padding may be negative."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -104,7 +104,7 @@ def pad(scope: Scope) -> None:
 
 
 def concatenate(scope: Scope) -> None:
-    """A concatenate of up to four arrays along a random dimension."""
+    """Add a concatenate of up to four arrays along a random dimension."""
     value = scope.pick(lambda v: len(v.dims) > 0)
     if value is None:
         return
@@ -135,7 +135,7 @@ def reverse(scope: Scope) -> None:
 
 
 def count(scope: Scope) -> None:
-    """An iota of a type that the module prefers."""
+    """Add an iota of a type that the module prefers."""
     dims = scope.some_dims(least_rank=1)
     if scope.chance(0.5):
         scope.keep(iota(scope, scope.some_type(), dims))
@@ -146,7 +146,7 @@ def count(scope: Scope) -> None:
 
 
 def constant(scope: Scope) -> None:
-    """A constant array of one number or of random numbers."""
+    """Add a constant array of one number or of random numbers."""
     number = some_number(scope, name := scope.some_type())
     dims = scope.some_dims(most_rank=2)
     value = scope.filled(name, dims, number) if scope.chance(0.5) else obtain(scope, name, dims, reuse=0)
@@ -155,7 +155,7 @@ def constant(scope: Scope) -> None:
 
 
 def barrier(scope: Scope) -> None:
-    """An optimization barrier on up to three values."""
+    """Add an optimization barrier on up to three values."""
     values = [v for v in (scope.pick() for _ in range(scope.rng.randint(1, 3))) if v is not None]
     if not values:
         return
@@ -167,7 +167,7 @@ def barrier(scope: Scope) -> None:
 
 
 def through_tuple(scope: Scope) -> None:
-    """A tuple, sometimes nested, and its elements."""
+    """Add a tuple, sometimes nested, and its elements."""
     values = [v for v in (scope.pick() for _ in range(scope.rng.randint(1, 3))) if v is not None]
     if not values:
         return

@@ -113,7 +113,7 @@ def _with_sizes(editor: Editor, value: HloInstruction, dims: tuple[int, ...]) ->
 
 
 def adapt(old_shape: Shape, changed: HloInstruction, users: list[HloInstruction], is_root: bool) -> bool:
-    """After an edit that changed the shape of an instruction: give its users a value of the old shape."""
+    """Give the users of an instruction a value of the old shape, after an edit that changed its shape."""
     if not is_plain(changed.shape):
         return False
     if changed.shape.dims == old_shape.dims and changed.shape.element_type == old_shape.element_type:

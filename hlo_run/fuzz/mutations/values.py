@@ -138,7 +138,7 @@ def element_type(rng: random.Random, module: HloModule) -> bool | str:
 
 
 def constant(rng: random.Random, module: HloModule) -> bool:
-    """Change the numbers of a constant. Those that loops count with stay."""
+    """Change the numbers of a constant, unless a loop counts with them."""
     found = [
         i
         for c in open_computations(module)

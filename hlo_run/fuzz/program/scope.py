@@ -242,7 +242,7 @@ class Scope(Struct, eq=False):
     # Choices.
 
     def pick(self, fits: Callable[[Value], bool] = lambda v: True) -> Value | None:
-        """Return a random value that fits, preferring recent ones; None if no value fits."""
+        """Return a random value that fits, with a preference for recent ones; None if no value fits."""
         found = [v for v in self.values if fits(v)]
         if not found:
             return None

@@ -95,7 +95,7 @@ __all__ = [
 ]
 
 
-def _never(value: Any) -> bool:
+def _never(value: object) -> bool:
     return False
 
 
@@ -222,7 +222,7 @@ _OF_OPCODE: dict[tuple[str, str], AttributeKind] = {
 
 
 def attribute_kind(opcode: str, name: str) -> AttributeKind:
-    """Return how to parse and print attribute `name` of `opcode`."""
+    """Return the functions that parse and print attribute `name` of `opcode`."""
     return _OF_OPCODE.get((opcode, name)) or ATTRIBUTES[name]
 
 

@@ -139,7 +139,7 @@ def parse_int32(lexer: Lexer) -> int:
 
 
 def parse_truncated_int(lexer: Lexer) -> int:
-    """Read an integer of which XLA keeps the low 32 bits."""
+    """Read an integer; only the low 32 bits count, as in XLA."""
     return (parse_int(lexer) + 2**31) % 2**32 - 2**31
 
 

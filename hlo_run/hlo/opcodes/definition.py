@@ -1,4 +1,4 @@
-"""Defines one opcode: its operands, its attributes, its traits, and the spelling of all that in a row of the table."""
+"""Defines one opcode: its operands, its attributes, its traits, and the spelling of all these in a row of the table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TRAITS: dict[str, str] = {
 
 
 class OpcodeDefinition(Struct, frozen=True):
-    """One opcode. `arity` None means any number of operands. `attributes` are its own in the order they print.
+    """One opcode. `arity` None means any number of operands. `attributes` are its specific attributes in the order they print.
 
     `forwards` is the part of operand 0, as a shape index, whose buffers the result lives in (XLA's dataflow analysis); None
     for an opcode that defines its result. `takes` are the kinds of elements (`DType.kind`) of a plain elementwise opcode,

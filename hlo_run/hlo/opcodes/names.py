@@ -1,4 +1,4 @@
-"""The names of HLO's opcodes as a type, so that a type checker reports one that does not exist.
+"""The names of HLO's opcodes as a type, so that a type checker reports a name that does not exist.
 
 An opcode is a plain string at run time. A test holds this list to the rows of `hlo/opcodes/table.py`.
 """

@@ -1,4 +1,4 @@
-"""The opcodes of each trait: sets made from the table once, because passes ask them of every instruction.
+"""The opcodes of each trait: sets made from the table once, because passes look up every instruction.
 
 `TRAITS` of `hlo/opcodes/definition.py` says what each trait means. A set of opcodes in another file is that file's own
 policy: which opcodes a pass rewrites, refuses or costs.

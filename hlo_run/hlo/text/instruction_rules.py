@@ -217,7 +217,7 @@ def _compare(draft: Draft) -> str:
 
 
 def default_order(shape: Shape) -> str:
-    """Return how the elements of an array compare without an `order`."""
+    """Return the order by which the elements of an array compare without an `order`."""
     return "PARTIAL" if shape.dtype.kind in ("float", "complex") else "TOTAL"
 
 

@@ -42,7 +42,7 @@ def _module(lexer: Lexer) -> HloModule:
         name, attributes = parse_header(lexer)
         tables = FrameTables(lexer) if lexer.sees("FileNames") else None
         module = _computations(lexer, name)
-        module.attrs = attributes
+        module.attrs.update(attributes)
         if attributes.get("is_scheduled"):
             _schedule_as_written(module)
         _number_frames(module, tables)

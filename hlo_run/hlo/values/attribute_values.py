@@ -5,6 +5,7 @@ Each is hashable. `str` returns its HLO text, except for plain numbers, words, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 from typing import Literal as OneOf
 
@@ -143,7 +144,7 @@ class TensorBlockScaling(Struct, frozen=True):
 
 
 class BlockScalingConfig(Struct, frozen=True):
-    """The scales of the operands of a dot or convolution; None for an operand without."""
+    """The scales of the operands of a dot or convolution; None for an operand without scales."""
 
     lhs: TensorBlockScaling | None = None
     rhs: TensorBlockScaling | None = None
@@ -153,17 +154,44 @@ class BlockScalingConfig(Struct, frozen=True):
         return "{" + " ".join(parts) + "}"
 
 
+class LateEntry:
+    """A frontend attribute whose value is computed when it is first read."""
+
+    __slots__ = ("_make", "_value", "name")
+
+    def __init__(self, name: str, make: Callable[[], str]) -> None:
+        self.name = name
+        self._make: Callable[[], str] | None = make
+        self._value = ""
+
+    @property
+    def value(self) -> str:
+        """The value."""
+        if self._make is not None:
+            self._value, self._make = self._make(), None
+        return self._value
+
+
 class FrontendAttributes(Struct, frozen=True):
-    """The attributes that a framework gave an instruction or module: (name, value) sorted by name, every name once."""
+    """The attributes that a framework gave an instruction or module: (name, value) sorted by name, every name once.
+
+    A module may have a `late` one besides.
+    """
 
     entries: tuple[tuple[str, str], ...] = ()
+    late: LateEntry | None = None
 
     def get(self, name: str) -> str | None:
         """Return the value of `name`, or None."""
+        if self.late is not None and self.late.name == name:
+            return self.late.value
         return next((value for key, value in self.entries if key == name), None)
 
     def __str__(self) -> str:
-        return "{" + ",".join(f"{name}={string_or_json(value)}" for name, value in self.entries) + "}"
+        entries = self.entries
+        if self.late is not None:
+            entries = tuple(sorted((*entries, (self.late.name, self.late.value))))
+        return "{" + ",".join(f"{name}={string_or_json(value)}" for name, value in entries) + "}"
 
 
 def string_or_json(text: str) -> str:

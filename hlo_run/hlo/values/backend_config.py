@@ -1,4 +1,4 @@
-"""The text of a backend_config → its record.
+"""Converts the text of a backend_config to its record.
 
 XLA reads configs as the JSON of protobuf messages, which also takes bare keys (`{kind:"x"}`), text in single quotes, a comma
 before a closing bracket, and a field's name in camel case (`knownTripCount`). All these give the same record.
@@ -71,7 +71,7 @@ class _Literal(str):
 
 
 def sorted_config(text: str) -> str:
-    """Return the text with the keys of all its records in alphabetic order; as it is, if it is not JSON."""
+    """Return the text with the keys of all its records in alphabetic order, or unchanged if it is not JSON."""
     try:
         value = json.loads(text, parse_float=_Literal, parse_int=_Literal)
     except ValueError:

@@ -56,7 +56,7 @@ class FloatFormat(Struct, frozen=True):
 
     @property
     def payload_bits(self) -> int:
-        """The width of a NaN's payload and the quiet bit above it; 0 where there is one NaN or none."""
+        """The width of a NaN's payload and the quiet bit above it; 0 for a type with one NaN or none."""
         return self.mantissa_bits if self.special == "ieee" else 0
 
 
@@ -102,7 +102,7 @@ class DType(Struct, frozen=True):
 
     @property
     def float_format(self) -> FloatFormat:
-        """The bits of a float type; only floats are asked."""
+        """The bits of a float type. The type must be a float."""
         assert self.format is not None, f"{self.name} is not a float"
         return self.format
 

@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
 
-Array: TypeAlias = NDArray[Any]
 Literal: TypeAlias = "Array | tuple[Literal, ...]"
 
 _MOST_EMPTY_ROWS = 1 << 16

@@ -39,12 +39,12 @@ class SingleSharding(Struct, frozen=True):
 
     @property
     def is_manual(self) -> bool:
-        """True if the program itself says what every device computes."""
+        """True if the program itself tells what every device computes."""
         return self.kind == "manual"
 
     @property
     def is_whole(self) -> bool:
-        """True if the devices that have the array have all of it: all devices, or one."""
+        """True if every device that has the array has all of it: all devices, or one."""
         return self.kind in ("replicated", "maximal")
 
     @property
@@ -105,7 +105,7 @@ class SingleSharding(Struct, frozen=True):
 
 
 class DimSharding(Struct, frozen=True):
-    """The axes that shard one dimension of an array; more may be added if it is not closed.
+    """The axes that shard one dimension of an array; more may be added unless it is closed.
 
     Shardy propagates dimensions of a lower `priority` first; None means 0.
     """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from hlo_run.errors import ParseError
-from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.table import OPCODES
 
@@ -119,8 +118,8 @@ def _verify_acyclic(computation: HloComputation) -> None:
 
 def verify_entry_layout(module: HloModule) -> None:
     """Raise ParseError unless the entry_computation_layout has the shapes of the entry's parameters and root."""
-    layout = module.attrs.get("entry_computation_layout")
-    if not isinstance(layout, EntryLayout):
+    layout = module.entry_layout
+    if layout is None:
         return
     entry = module.entry
     found = [parameter.shape for parameter in entry.parameters]

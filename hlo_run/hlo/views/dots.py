@@ -37,7 +37,7 @@ class Dot(Struct, frozen=True):
 
     @property
     def contracting_pairs(self) -> list[tuple[int, int]]:
-        """(dimension of operand 0, dimension of operand 1) that it sums over, in the order of the attributes."""
+        """(dimension of operand 0, dimension of operand 1) that the dot sums over, in the order of the attributes."""
         return list(zip(self.lhs.contracting, self.rhs.contracting, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Say in the backend_config of the start of every collective whether it may run beside other work.
+"""Record in the backend_config of the start of every collective whether it may run beside other work.
 
     s = all-gather-start(p)   =>   s = all-gather-start(p), backend_config={.. "collective_backend_config":{"is_sync":false,..}}
 

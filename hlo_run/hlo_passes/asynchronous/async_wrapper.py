@@ -1,4 +1,4 @@
-"""Run matrix products of cuBLASLt asynchronously, on streams of their own.
+"""Run matrix products of cuBLASLt asynchronously, each on a separate stream.
 
     c = (f32[8,8], s8[64]) custom-call(p, q), custom_call_target="__cublas$lt$matmul"
     =>  s = ((..), (f32[8,8], s8[64]), u32[]) async-start(p, q), calls=async_computation;  d = (f32[8,8], s8[64]) async-done(s)

@@ -36,6 +36,7 @@ class ExplicitStreamAnnotationAsyncWrapper(Struct, frozen=True):
             if not frontend_attribute(call, _STREAM) or computation is None or is_async_wrapper(computation):
                 continue
             given = call.frontend_attributes
+            assert given is not None, "the stream is one of them"
             for instruction in (call, *call.to_apply.instructions):
                 _clear(instruction)
             done = replace_by_pair(module, call, wrapped_start(module, call), "async-done")

@@ -1,4 +1,4 @@
-"""Give a fusion the stream of its root, if all of it may run there.
+"""Give a fusion the stream of its root, if all its instructions may run there.
 
     fusion whose root has operation_queue_id 3   =>   fusion, backend_config={"operation_queue_id":"3", ..}
 

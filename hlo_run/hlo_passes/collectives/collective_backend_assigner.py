@@ -1,4 +1,4 @@
-"""Say in the backend_config of collective-permutes and all-gathers in which memory devices exchange their values.
+"""Record in the backend_config of collective-permutes and all-gathers in which memory devices exchange their values.
 
     collective-permute(x)   =>   collective-permute(x), backend_config={.."collectives_mode":"COLLECTIVES_SYMMETRIC_MEMORY"..}
 

@@ -1,4 +1,4 @@
-"""Send narrow values between devices: move conversions to a wider type after a collective, those to a narrower type before it.
+"""Send narrow values between devices: move widening conversions behind a collective, narrowing ones before it.
 
     c = f32[2] convert(bf16[2] x)
     g = f32[8] all-gather(c)               =>   g = f32[8] convert(bf16[8] all-gather(x))

@@ -52,13 +52,13 @@ def _elements_per_byte(collective: HloInstruction) -> int:
     ratio = _BYTE_BITS // bits
     if shape.dims[shape.minor_to_major[0]] % ratio:
         return 0
-    if collective.opcode == "all-to-all" and (split := collective.attrs.get("dimensions")):
+    if collective.opcode == "all-to-all" and (split := collective.ints("dimensions")):
         return 0 if collective.shape.dims[split[0]] % (group_size(collective) * ratio) else ratio
     return ratio
 
 
 def _send_bytes(module: HloModule, collective: HloInstruction, ratio: int) -> None:
-    editor, (value,) = Editor(collective), collective.operands
+    editor, (value,) = Editor(collective, keeps_frontend_attributes=False), collective.operands
     split = editor.bitcast(value, _split(value.shape, ratio))
     packed = editor.add("bitcast-convert", _bytes(value.shape, ratio), [split])
     sent = editor.computation.add(copy_instruction(collective, [packed], _bytes(collective.shape, ratio)))

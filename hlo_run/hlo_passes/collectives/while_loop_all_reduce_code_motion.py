@@ -76,7 +76,7 @@ class WhileLoopAllReduceCodeMotion(Struct, frozen=True):
 
 
 def _sameness(module: HloModule) -> _IsSame:
-    counts = (int(module.attrs.get("replica_count", 1)), int(module.attrs.get("num_partitions", 1)))
+    counts = (module.replica_count, module.num_partitions)
     found = [
         Replication(module, across_partitions=bool(axis), in_groups=True) if count > 1 else None
         for axis, count in enumerate(counts)
@@ -390,8 +390,8 @@ def _reduced(module: HloModule, editor: Editor, reduce: HloInstruction, total: H
     value = editor.convert(total, reduce.shape.element_type)
     attributes = {name: value for name, value in reduce.attrs.items() if name != "sharding"}
     shape = reduce.shape if reduce.opcode == "reduce-scatter" else value.shape
-    made = editor.add(reduce.opcode, shape, [value], dict(reduce.called), **attributes)
+    made = editor.add_with(reduce.opcode, shape, [value], attributes, dict(reduce.called))
     # XLA gives every such collective a channel. That would make more devices of a group if there are several partitions.
-    if made.channel_id is not None or int(module.attrs.get("num_partitions", 1)) == 1:
+    if made.channel_id is not None or module.num_partitions == 1:
         made.attrs["channel_id"] = next(free_channels(module))
     return editor.convert(made, total.shape.element_type)

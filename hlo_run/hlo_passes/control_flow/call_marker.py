@@ -1,4 +1,4 @@
-"""Mark what the call inliner inlines, so that the call outliner can undo it.
+"""Mark the calls that the call inliner inlines, so that the call outliner can undo it.
 
     c = call(x), to_apply=a   =>   b = (f32[]) custom-call(x), custom_call_target="__xla_internal_call_marker_before"
                                    c = call(b[0]), to_apply=a
@@ -9,13 +9,13 @@ The markers have the names of the computation and of the call as frontend attrib
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.call_markers import AFTER, BEFORE, COMPUTATION, INSTRUCTION, as_attributes, frontend_attributes
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -36,7 +36,7 @@ class CallMarker(Struct, frozen=True):
                 _mark(call)
 
 
-def _effects(attributes: dict[str, str]) -> dict[str, Any]:
+def _effects(attributes: dict[str, str]) -> dict[str, AttributeValue]:
     return {"custom_call_has_side_effect": True, "frontend_attributes": as_attributes(attributes)}
 
 
@@ -46,15 +46,15 @@ def _mark(call: HloInstruction) -> None:
     own = {**frontend_attributes(call), **name, INSTRUCTION: call.name}
     users, is_root = list(call.users), call.is_root
     shape = Shape.make_tuple(tuple(operand.shape for operand in call.operands))
-    before = editor.add("custom-call", shape, call.operands, custom_call_target=BEFORE, **_effects(name))
+    before = editor.add_with("custom-call", shape, call.operands, {"custom_call_target": BEFORE, **_effects(name)})
     before.control_predecessors = call.control_predecessors
     call.control_predecessors = []
     call.operands = tuple([editor.element(before, n) for n in range(len(shape.tuple_shapes))])
     kept = {name: call.attrs[name] for name in ("sharding", "backend_config") if name in call.attrs}
-    after = editor.add("custom-call", call.shape, [call], custom_call_target=AFTER, **_effects(own), **kept)
+    after = editor.add_with("custom-call", call.shape, [call], {"custom_call_target": AFTER, **_effects(own), **kept})
     assert call.parent is not None, "the call is in a computation"
-    layout = call.parent.module.attrs.get("entry_computation_layout") if call.parent.module else None
-    if is_root and call.parent.is_entry and isinstance(layout, EntryLayout):
+    layout = call.parent.module.entry_layout if call.parent.module else None
+    if is_root and call.parent.is_entry and layout is not None:
         after.shape = layout.result
     for other in call.parent.instructions:
         if call in other.control_predecessors:

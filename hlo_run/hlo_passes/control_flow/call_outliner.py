@@ -10,13 +10,14 @@ not nested.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct, field
 
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo_passes.subgraphs.call_markers import AFTER, BEFORE, COMPUTATION, INSTRUCTION, as_attributes, frontend_attributes
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -74,11 +75,13 @@ def _outline(module: HloModule, computation: HloComputation, block: _Block, afte
     module.add_computation(made.computation)
     name = str(frontend_attributes(after).get(INSTRUCTION, "")) or "call"
     attributes = {key: text for key, text in frontend_attributes(after).items() if key not in (COMPUTATION, INSTRUCTION)}
-    rest: dict[str, Any] = {key: after.attrs[key] for key in ("sharding", "backend_config", "metadata") if key in after.attrs}
+    rest: dict[str, AttributeValue] = {
+        key: after.attrs[key] for key in ("sharding", "backend_config", "metadata") if key in after.attrs
+    }
     if attributes:
         rest["frontend_attributes"] = as_attributes(attributes)
     called = {"to_apply": (made.computation,)}
-    call = InstructionMaker(computation, after.where).add("call", root.shape, made.operands, called, name=name, **rest)
+    call = InstructionMaker(computation, after.where).add_with("call", root.shape, made.operands, rest, called, name)
     call.control_predecessors = block.before.control_predecessors
     _replace(module, computation, after, call)
     inside = [value for value in reversed(block.body) if value.parent is computation]

@@ -122,7 +122,7 @@ def _bound(root: HloInstruction, count: int) -> int:
     for number, directions in limits:
         limit = root.operands[number]
         if direction in directions and limit.opcode == "constant" and limit.shape.is_array and limit.shape.element_count == 1:
-            value = int(limit.attrs["literal"].reshape(())) if limit.shape.dtype.is_integer else 0
+            value = int(limit.constant_array.reshape(())) if limit.shape.dtype.is_integer else 0
             return min(value, count) if value > 0 else count
     return count
 

@@ -1,4 +1,4 @@
-"""Remove dead elements of the states of loops, and what computes them.
+"""Remove dead elements of the states of loops, and the instructions that compute them.
 
     w = (s32[], f32[8]) while(t), body={.. ROOT tuple(i + 1, sine(x)) }   =>   w = (s32[]) while(t'), ..   if only x reads x
 

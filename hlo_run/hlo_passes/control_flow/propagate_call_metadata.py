@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo_passes.subgraphs.inlining import name_after
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -26,8 +25,7 @@ class PropagateCallMetadata(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        known = module.attrs.get("stack_frames")
-        frames = known if isinstance(known, StackFrames) else None
+        frames = module.stack_frames
         for computation in reversed(module.computations):
             for call in computation.post_order() if not computation.is_fusion else ():
                 for inner in call.to_apply.post_order() if call.opcode == "call" else ():

@@ -97,7 +97,7 @@ class _Rewrite:
         stay = [i for i in self._body.instructions if i not in known and i not in self._moved]
         for value in self._body.post_order():
             if value in self._moved:
-                self._new[value] = self._operand(value.operands, StackedDimension(value.attrs["dimensions"][0], False))
+                self._new[value] = self._operand(value.operands, StackedDimension(value.dimensions[0], False))
             elif value in known and not known[value][1]:
                 self._arrays[known[value][0]] = self._array(known[value][0])
         self._return_arrays(joins)
@@ -151,12 +151,12 @@ class _Rewrite:
         for name in (*_OWN, *(("sharding",) if join.place.is_new else ())):
             made.attrs.pop(name, None)
         if first.opcode == "reduce" and places[0] is not None and places[0].is_new:
-            made.attrs["dimensions"] = tuple(d + (d >= places[0].dimension) for d in first.attrs["dimensions"])
+            made.attrs["dimensions"] = tuple(d + (d >= places[0].dimension) for d in first.dimensions)
         return self._body.add(made)
 
     def _broadcast(self, join: Join) -> HloInstruction:
         first, p, sources = join.values[0], join.place.dimension, [value.operands[0] for value in join.values]
-        dimensions, place = first.attrs["dimensions"], operand_place(first, 0, join.place)
+        dimensions, place = first.dimensions, operand_place(first, 0, join.place)
         assert place is not None, "a broadcast has a place for its operand"
         if not place.is_new:
             return self._inside.broadcast(self._operand(sources, place), join.shape.dims, dimensions)

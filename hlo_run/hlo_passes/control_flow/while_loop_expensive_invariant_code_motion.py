@@ -1,4 +1,4 @@
-"""Move expensive instructions out of loop bodies, with what they read, if all their operands are the same in every iteration.
+"""Move expensive instructions out of loop bodies, with their operands, if all these are the same in every iteration.
 
     body: .. d = dot(x, y) of unchanged elements   =>   d = dot(x, y) before the loop, a new element of its state
 

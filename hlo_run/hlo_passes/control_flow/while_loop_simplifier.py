@@ -1,4 +1,4 @@
-"""Simplify loops: inline those that run at most once, and remove elements of the state that are not needed.
+"""Simplify loops: inline loops that run at most once, and remove elements of the state that are not needed.
 
     w = (s32[], f32[8], f32[8]) while(t), ..   =>   w = (s32[], f32[8]) while(t'), ..   if element 2 of the result is unused
 

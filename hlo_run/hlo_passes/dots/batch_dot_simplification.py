@@ -48,4 +48,4 @@ def _simplified(dot: HloInstruction) -> HloInstruction | None:
         f"{name}_contracting_dims": (side.contracting[0] - len(gone),) for name, side in zip(("lhs", "rhs"), sides, strict=True)
     }
     rest = {name: dot.attrs[name] for name in ("operand_precision", "algorithm") if name in dot.attrs}
-    return editor.reshape(editor.add("dot", shape, operands, **numbers, **rest), dot.shape.dims)
+    return editor.reshape(editor.add_with("dot", shape, operands, {**numbers, **rest}), dot.shape.dims)

@@ -77,7 +77,7 @@ def _canonical(dot: HloInstruction) -> HloInstruction:
         own = [(new_lhs, range(new_lhs.shape.rank - 1)), (new_rhs, range(count + 1, new_rhs.shape.rank))]
         flags = [any(value.shape.dynamic_dims[d : d + 1]) for value, kept_dims in own for d in kept_dims]
         shape = replace(shape, dynamic_dims=tuple(flags) if any(flags) else ())
-    new = editor.add("dot", shape, [new_lhs, new_rhs], **changed, **kept)
+    new = editor.add_with("dot", shape, [new_lhs, new_rhs], {**changed, **kept})
     return editor.add("reshape", dot.shape, [new])
 
 

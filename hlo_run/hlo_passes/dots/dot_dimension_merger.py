@@ -61,7 +61,7 @@ def _merged_dot(dot: HloInstruction) -> HloInstruction:
         operands.append(Editor(operand).add("reshape", _merged(operand.shape, dims.batch), [operand]))
         attributes[f"{side}_batch_dims"] = (first,)
         attributes[f"{side}_contracting_dims"] = tuple(d - gone if d > first else d for d in dims.contracting)
-    new = editor.add("dot", _merged(dot.shape, range(count)), operands, **attributes)
+    new = editor.add_with("dot", _merged(dot.shape, range(count)), operands, attributes)
     return editor.add("reshape", dot.shape, [new])
 
 

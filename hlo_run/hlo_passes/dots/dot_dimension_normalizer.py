@@ -49,7 +49,7 @@ def _normalized(dot: HloInstruction, merges_free: bool) -> HloInstruction:
     free = [tuple(value.shape.dims[d] for d in side.free) for value, side in made]
     shape = Shape.array(dot.shape.element_type, (*batch, *free[0], *free[1]))
     rest = {name: dot.attrs[name] for name in ("operand_precision", "algorithm") if name in dot.attrs}
-    product = editor.add("dot", shape, [value for value, _ in made], **numbers, **rest)
+    product = editor.add_with("dot", shape, [value for value, _ in made], {**numbers, **rest})
     return product if product.shape == dot.shape else editor.add("reshape", dot.shape, [product])
 
 

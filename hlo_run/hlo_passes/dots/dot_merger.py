@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Side, dot_side, size_of
 from hlo_run.hlo_passes.subgraphs.rearrangement import MOVES, NotOneTranspose, Rearrangement
@@ -267,14 +268,17 @@ def _dot(
 ) -> HloInstruction:
     operands = (shared, other) if is_left else (other, shared)
     old = next((usage.dot for usage in usages if usage.dot.attrs.get("metadata")), usages[0].dot)
-    attributes: dict[str, Any] = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
+    attributes: dict[str, AttributeValue] = {
+        name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs
+    }
     for name, (_, side) in zip(("lhs", "rhs"), operands, strict=True):
         attributes |= {f"{name}_batch_dims": side.batch} if side.batch else {}
         attributes[f"{name}_contracting_dims"] = side.contracting
     value, side = operands[0]
     dims = [value.shape.dims[d] for d in (*side.batch, *side.free)]
     dims += [operands[1][0].shape.dims[d] for d in operands[1][1].free]
-    return Editor(old).add("dot", Shape.array(old.shape.element_type, tuple(dims)), [one for one, _ in operands], **attributes)
+    shape = Shape.array(old.shape.element_type, tuple(dims))
+    return Editor(old).add_with("dot", shape, [one for one, _ in operands], attributes)
 
 
 def _shared_target(usage: _Usage) -> _Operand:

@@ -74,4 +74,4 @@ def _swapped(dot: HloInstruction) -> HloInstruction:
                 attributes[f"{mine}_{name}"] = dot.attrs[f"{other}_{name}"]
     if dot.operand_precision:
         attributes["operand_precision"] = dot.operand_precision[::-1]
-    return Editor(dot).add("dot", shape, dot.operands[::-1], **attributes)
+    return Editor(dot).add_with("dot", shape, dot.operands[::-1], attributes)

@@ -1,4 +1,4 @@
-"""Make products of matrices of products of a matrix and a vector.
+"""Turn products of a matrix and a vector into products of matrices.
 
     dot(f32[5,7] A, f32[7] x)   =>   bitcast f32[5] (dot(A, bitcast f32[7,1] (x)))
 

@@ -38,7 +38,7 @@ class RngExpander(Struct, frozen=True):
         places = {old: place for place, old in enumerate(module.in_post_order("rng"), 1)}
         if not places:
             return
-        replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+        replicas, partitions = module.replica_count, module.num_partitions
 
         def build(b: HloBuilder, old: HloInstruction, first: HloValue, second: HloValue) -> HloValue:
             _check(old)

@@ -26,7 +26,6 @@ from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor, InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import (
     ASYNC_DONE,
@@ -39,6 +38,7 @@ from hlo_run.hlo.opcodes.traits import (
     SIDE_EFFECT,
     SYNC_CONTROL_FLOW,
 )
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Layout, Shape, ShapeIndex
 from hlo_run.hlo.views.dots import dot_side
 from hlo_run.hlo_passes.subgraphs.gemm_record import epilogue_of, is_call
@@ -213,7 +213,7 @@ def _pin_default(layouts: LayoutPropagation, instruction: HloInstruction) -> Non
 
 def _pin_custom_call(layouts: LayoutPropagation, call: HloInstruction) -> None:
     """Pin the layouts that the text requires, and default ones of a library call; other calls take any layout, as in XLA."""
-    constraints: tuple[Shape, ...] | None = call.attrs.get("operand_layout_constraints")
+    constraints = call.operand_layouts
     if constraints is None:
         if call.custom_call_target.startswith("__"):
             _pin_default(layouts, call)
@@ -231,7 +231,7 @@ def _static(shape: Shape) -> list[tuple[ShapeIndex, Shape]]:
 
 def _pin_collective(layouts: LayoutPropagation, collective: HloInstruction) -> None:
     """Pin the dimension that is gathered, scattered or exchanged as the major one: then each device's part is contiguous."""
-    dimensions: Order | None = collective.attrs.get("dimensions")
+    dimensions = collective.ints("dimensions")
     if dimensions and not _is_constrained(collective):
         for index, leaf in collective.shape.leaves():
             order = (*(dim for dim in leaf.minor_to_major if dim != dimensions[0]), dimensions[0])
@@ -243,7 +243,7 @@ def _pin_collective(layouts: LayoutPropagation, collective: HloInstruction) -> N
 
 def _is_constrained(instruction: HloInstruction) -> bool:
     """Return True for a collective that keeps the layouts of the text."""
-    return instruction.opcode in COLLECTIVE and bool(instruction.attrs.get("constrain_layout", False))
+    return instruction.opcode in COLLECTIVE and instruction.constrains_layout
 
 
 def _pin_convolution(layouts: LayoutPropagation, call: HloInstruction, liked: tuple[list[Order], Order]) -> None:
@@ -365,7 +365,7 @@ def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayo
     known = dict(zip(computation.parameters, orders, strict=False))
     for instruction in computation.instructions:  # in the order of the text, as in XLA
         if instruction.opcode == "outfeed":
-            written: Shape = instruction.attrs.get("outfeed_shape", instruction.operands[0].shape)
+            written = instruction.outfeed_shape or instruction.operands[0].shape
             layouts.pin_use(instruction, 0, _written_orders(written))
         elif _is_constrained(instruction):
             layouts.pin_instruction(instruction, instruction.shape.minor_to_major)
@@ -388,8 +388,7 @@ def _written_orders(shape: Shape) -> Orders:
 
 
 def _given_layout(computation: HloComputation, module: HloModule) -> EntryLayout | None:
-    given = module.attrs.get("entry_computation_layout")
-    return given if computation.is_entry and isinstance(given, EntryLayout) else None
+    return module.entry_layout if computation.is_entry else None
 
 
 def _default(shape: Shape) -> Order:
@@ -475,7 +474,7 @@ def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, O
         order = wanted.get(index)
         if order is None or order == value.shape.minor_to_major:
             return value
-        return Editor(value).add("copy", _with_order(value.shape, (), order), [value])
+        return Editor(value).add_with("copy", _with_order(value.shape, (), order), [value], _notes(value))
     if _lies_right(value.shape, index, wanted):
         return value
     editor = Editor(value)
@@ -485,11 +484,16 @@ def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, O
         place = (*index, number)
         stays = _lies_right(shape, place, wanted)
         attributes: dict[str, AttributeValue] = {"index": number}
-        if not stays and "metadata" in value.attrs:
-            attributes["metadata"] = value.attrs["metadata"]
-        part = InstructionMaker(editor.computation, value.where).add("get-tuple-element", shape, [value], **attributes)
+        if not stays:
+            attributes |= _notes(value, "metadata")
+        part = InstructionMaker(editor.computation, value.where).add_with("get-tuple-element", shape, [value], attributes)
         parts.append(part if stays else _relaid(part, place, wanted))
     return editor.tuple(parts)
+
+
+def _notes(value: HloInstruction, *others: str) -> dict[str, AttributeValue]:
+    """Return what a copy of `value` has of it."""
+    return {name: value.attrs[name] for name in ("frontend_attributes", *others) if name in value.attrs}
 
 
 def _lies_right(shape: Shape, index: ShapeIndex, wanted: dict[ShapeIndex, Order]) -> bool:

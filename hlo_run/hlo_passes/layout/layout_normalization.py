@@ -11,7 +11,7 @@ The window dimensions of a scatter may come out unsorted (`scatter_simplifier`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
@@ -21,14 +21,15 @@ from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, renumbered
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import UNREPORTED
 from hlo_run.records import replace
 
-Changes: TypeAlias = "dict[str, Any]"
+Changes: TypeAlias = "dict[str, AttributeValue]"
 
 
 class LayoutNormalization(Struct, frozen=True):
@@ -180,7 +181,10 @@ class _Normalizer(Struct):
         attributes.pop("metadata", None)
         inputs = [self._input(operand) for operand in operands]
         called = {name: list(group) for name, group in instruction.called.items()}
-        return editor.add(opcode, _normal(instruction.shape), inputs, called, **attributes)
+        made = editor.add_with(opcode, _normal(instruction.shape), inputs, attributes, called)
+        if opcode in _MADE_ANEW and instruction.shape.rank == instruction.operands[0].shape.rank:
+            made.attrs.pop("frontend_attributes", None)
+        return made
 
     def _broadcast(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a broadcast whose dimensions may descend: its operand keeps its order."""
@@ -206,7 +210,7 @@ class _Normalizer(Struct):
         attributes = dict(scatter.attrs) | changes
         attributes.pop("metadata", None)
         inputs = [self._input(operand) for operand in scatter.operands]
-        return editor.add("scatter", _normal(scatter.shape), inputs, {"to_apply": [scatter.to_apply]}, **attributes)
+        return editor.add_with("scatter", _normal(scatter.shape), inputs, attributes, {"to_apply": [scatter.to_apply]})
 
     def _constant(self, constant: HloInstruction) -> HloInstruction:
         """Give a constant the default layout, and its users a bitcast of it."""
@@ -224,7 +228,7 @@ class _Normalizer(Struct):
     def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a copy or transpose as a transpose of default layouts, or its input if no byte moves."""
         source = instruction.operands[0].shape
-        permutation = instruction.attrs.get("dimensions", tuple(range(source.rank)))
+        permutation = instruction.ints("dimensions") or tuple(range(source.rank))
         order = _order(source)
         dimensions = [order.index(permutation[d]) for d in _order(instruction.shape)]
         value = self._input(instruction.operands[0])
@@ -274,6 +278,10 @@ def _parts_lie_together(one: Shape, other: Shape) -> bool:
 
 
 # The attributes of these opcodes relate the dimensions of result and operand.
+# XLA makes these without the frontend attributes of the old ones, but if a bitcast-convert splits or joins elements.
+_MADE_ANEW = (ELEMENTWISE - opcode_set("clamp select")) | opcode_set(
+    "bitcast-convert broadcast dynamic-slice dynamic-update-slice reduce-window reshape slice"
+)
 _OF_SEVERAL_ORDERS: frozenset[Opcode] = frozenset(("broadcast", "convolution", "iota", "transpose"))
 
 
@@ -283,14 +291,25 @@ def _with_permuted_indices(instruction: HloInstruction) -> tuple[HloInstruction,
     return (*instruction.operands[:first], *(indices[d] for d in _order(instruction.shape)))
 
 
-def _permuted(name: str) -> Callable[[HloInstruction], Changes]:
-    """Return a function that permutes an attribute with one entry for each dimension."""
-    return lambda instruction: {name: tuple(instruction.attrs[name][d] for d in _order(instruction.shape))}
+def _slice_sizes(instruction: HloInstruction) -> Changes:
+    return {"dynamic_slice_sizes": tuple(instruction.dynamic_slice_sizes[d] for d in _order(instruction.shape))}
+
+
+def _padding(instruction: HloInstruction) -> Changes:
+    return {"padding": tuple(instruction.padding[d] for d in _order(instruction.shape))}
+
+
+def _slice(instruction: HloInstruction) -> Changes:
+    return {"slice": tuple(instruction.slice_ranges[d] for d in _order(instruction.shape))}
 
 
 def _numbers(name: str) -> Callable[[HloInstruction], Changes]:
     """Return a function that renumbers an attribute that lists dimensions."""
-    return lambda instruction: {name: tuple(_order(instruction.shape).index(d) for d in instruction.attrs[name])}
+    return lambda instruction: {name: _renumbered(instruction, name)}
+
+
+def _renumbered(instruction: HloInstruction, name: str) -> tuple[int, ...]:
+    return tuple(_order(instruction.shape).index(d) for d in instruction.ints(name))
 
 
 def _convolution_labels(instruction: HloInstruction) -> Changes:
@@ -312,12 +331,12 @@ def _window(instruction: HloInstruction) -> Changes:
 _CHANGES: dict[Opcode, Callable[[HloInstruction], Changes]] = {
     "concatenate": _numbers("dimensions"),
     "convolution": _convolution_labels,
-    "dynamic-slice": _permuted("dynamic_slice_sizes"),
+    "dynamic-slice": _slice_sizes,
     "dynamic-update-slice": lambda instruction: {},
     "iota": _iota,
-    "pad": _permuted("padding"),
+    "pad": _padding,
     "reduce-window": _window,
     "reshape": lambda instruction: {},
-    "reverse": lambda instruction: {"dimensions": tuple(sorted(_numbers("dimensions")(instruction)["dimensions"]))},
-    "slice": _permuted("slice"),
+    "reverse": lambda instruction: {"dimensions": tuple(sorted(_renumbered(instruction, "dimensions")))},
+    "slice": _slice,
 }

@@ -35,7 +35,7 @@ class ReshapeDecomposer(Struct, frozen=True):
 def _decomposed(reshape: HloInstruction) -> HloInstruction:
     shape, (operand,) = reshape.shape, reshape.operands
     # The new instructions have the operand's metadata, or that of the reshape if it has none.
-    editor = Editor(operand, keeps_sharding=False)
+    editor = Editor(operand, keeps_sharding=False, keeps_frontend_attributes=False)
     source = operand.shape
     if reshape_is_bitcast(source, shape):
         return editor.add("bitcast", shape, [operand])

@@ -35,8 +35,8 @@ class SubByteSizeSetter(Struct, frozen=True):
                 packed = known[shape] = _packed(shape)
             if packed is not shape:
                 instruction.shape = packed
-        layout = module.attrs.get("entry_computation_layout")
-        if module.version != version and isinstance(layout, EntryLayout):
+        layout = module.entry_layout
+        if module.version != version and layout is not None:
             parameters = tuple(_packed(shape) for shape in layout.parameters)
             module.attrs["entry_computation_layout"] = EntryLayout(parameters, _packed(layout.result))
 

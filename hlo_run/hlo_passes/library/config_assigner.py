@@ -9,7 +9,7 @@ library chooses. Calls within fusions stay as they are. XLA's `ConfigAssigner` (
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from msgspec import Struct
 
@@ -22,8 +22,16 @@ from hlo_run.hlo_passes.subgraphs.library_calls import to_json
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _WORKSPACE_BYTES = 4 << 20
+_PRODUCT = "gemm_backend_config"
 _CONVOLUTION = "cudnn_conv_backend_config"
-_LIBRARYS_CHOICE: dict[str, Any] = {"algo_id": "-1", "math_type": "DEFAULT_MATH", "tuning_knobs": {}, "is_cudnn_frontend": False}
+# Fields of the proto with greater numbers than that of the algorithm.
+_AFTER_ALGORITHM = ("reordered_int8_nchw_vect", "leakyrelu_alpha", "serialized_graph")
+_LIBRARYS_CHOICE: dict[str, object] = {
+    "algo_id": "-1",
+    "math_type": "DEFAULT_MATH",
+    "tuning_knobs": {},
+    "is_cudnn_frontend": False,
+}
 
 
 class ConfigAssigner(Struct, frozen=True):
@@ -46,14 +54,19 @@ class ConfigAssigner(Struct, frozen=True):
 def _choose_product(call: HloInstruction) -> None:
     parts = call.shape.tuple_shapes
     update_record(call, autotune_workspace_size=str(_WORKSPACE_BYTES), selected_algorithm="0")
+    config = config_of(call.backend_config)
+    # in the order of the proto's fields, as XLA writes it
+    call.attrs["backend_config"] = to_json(config | {_PRODUCT: {"selected_algorithm": "0"} | gemm_record(call)})
     is_wrapped = call.parent is not None and is_async_wrapper(call.parent)  # its shape is that of the start, too
     if parts and not is_wrapped and parts[-1].element_type == "s8" and parts[-1].size_bytes > _WORKSPACE_BYTES:
         call.shape = Shape.make_tuple((*parts[:-1], Shape.array("s8", (_WORKSPACE_BYTES,))))
     call.touch()
 
 
-def _choose_convolution(call: HloInstruction, config: dict[str, Any]) -> None:
-    chosen = cast("dict[str, Any]", config[_CONVOLUTION])
+def _choose_convolution(call: HloInstruction, config: dict[str, object]) -> None:
+    chosen = cast("dict[str, object]", config[_CONVOLUTION])
     if "algorithm" not in chosen:
-        call.attrs["backend_config"] = to_json(config | {_CONVOLUTION: chosen | {"algorithm": _LIBRARYS_CHOICE}})
+        last = {name: value for name, value in chosen.items() if name in _AFTER_ALGORITHM}
+        chosen = {name: value for name, value in chosen.items() if name not in last}
+        call.attrs["backend_config"] = to_json(config | {_CONVOLUTION: chosen | {"algorithm": _LIBRARYS_CHOICE} | last})
         call.touch()

@@ -1,4 +1,4 @@
-"""Let operands of s32 convolutions be conversions of s8 values, which cuDNN reads.
+"""Turn operands of s32 convolutions into conversions of s8 values, which cuDNN reads.
 
     w = s32[3,3] constant(..)                              =>   w = s32[3,3] convert(s8[3,3] constant(..))
     x = s32[4,4] convert(s16[4,4] convert(s8[4,4] p))      =>   x = s32[4,4] convert(p)

@@ -15,7 +15,7 @@ computes these calls.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -29,6 +29,7 @@ from hlo_run.analysis.backward_convolution import (
 from hlo_run.hlo.attributes.table import DimLabels
 from hlo_run.hlo.edit import Editor, Leftovers
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.exact_conversions import keeps_value
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config, library_call, result_of
@@ -102,7 +103,7 @@ def _forward_call(convolution: HloInstruction) -> HloInstruction | None:
         # XLA makes the call from a convolution with feature groups, which stays without users and takes a name.
         others = {key: value for key, value in convolution.attrs.items() if key not in ("batch_group_count", "metadata")}
         others["feature_group_count"] = groups
-        Editor(convolution).add("convolution", convolution.shape, [source, weights], name=convolution.name, **others)
+        Editor(convolution).add_with("convolution", convolution.shape, [source, weights], others, name=convolution.name)
     else:
         groups = convolution.feature_group_count
     return _call(convolution, "__cudnn$convForward", [source, weights], Forward(window, labels), groups)
@@ -129,11 +130,11 @@ _NAMES = {
 def _call(
     convolution: HloInstruction, target: str, operands: list[HloInstruction], forward: Forward, groups: int
 ) -> HloInstruction:
-    attrs: dict[str, Any] = {"window": forward.window, "dim_labels": forward.labels}
+    attrs: dict[str, AttributeValue] = {"window": forward.window, "dim_labels": forward.labels}
     if groups > 1:
         attrs["feature_group_count"] = groups
     if "operand_precision" in convolution.attrs:
-        attrs["operand_precision"] = convolution.attrs["operand_precision"]
+        attrs["operand_precision"] = convolution.operand_precision
     attrs |= {"custom_call_target": target, "backend_config": gpu_backend_config("cudnn_conv_backend_config", _CONFIG)}
     return library_call(convolution, "custom-call", operands, Shape.array("u8", (0,)), attrs)
 

@@ -44,7 +44,10 @@ class CudnnFusedConvolutionRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
+        with_calls = {call.parent for call in module.instructions_of("custom-call")}
         for computation in executed_computations(module):
+            if computation not in with_calls:
+                continue
             for rule in _RULES:
                 for instruction in computation.post_order():
                     new = rule(instruction) if instruction.parent is computation else None
@@ -107,12 +110,12 @@ class _Call(Struct, frozen=True):
         made.name = module.unique_instruction_name("cudnn-conv-bias-activation")
         return _Call(made, self.config, self.result)
 
-    def configure(self, **fields: Any) -> HloInstruction:
+    def configure(self, **fields: object) -> HloInstruction:
         """Set `fields` in the config of the call, and return its result."""
         self.call.attrs["backend_config"] = to_json({**self.config, _CONFIG: {**self.config[_CONFIG], **fields}})
         return self.result
 
-    def clone(self, operands: Sequence[HloInstruction], element_type: str = "", **fields: Any) -> HloInstruction:
+    def clone(self, operands: Sequence[HloInstruction], element_type: str = "", **fields: object) -> HloInstruction:
         """Return the result of the same convolution with other operands, and with `fields` in its config."""
         shape = self.result.shape.with_element_type(element_type or self.result.shape.element_type)
         editor = Editor(self.call, derives=False)
@@ -307,7 +310,7 @@ def _as_before(instruction: HloInstruction) -> HloInstruction | None:
         return None
     editor = Editor(call.call)
     kept = {name: call.call.attrs[name] for name in _KEPT if name in call.call.attrs}
-    made = editor.add("convolution", call.result.shape, call.call.operands[:2], **kept)
+    made = editor.add_with("convolution", call.result.shape, call.call.operands[:2], kept)
     if call.config_value("activation_mode") == "kNone":
         return made
     zeros = editor.broadcast(editor.constant(0, "s32"), made.shape.dims)

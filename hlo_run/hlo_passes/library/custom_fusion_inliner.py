@@ -1,12 +1,13 @@
-"""Inline fusions that were made for another compiler, so that our emitters and libraries compile their parts.
+"""Inline fusions for another compiler, so that our emitters and libraries compile their parts.
 
     f = f32[8,16] fusion(a, b), kind=kCustom, calls=gemm, backend_config={.. "kind":"__triton_gemm" ..}
         =>   the instructions of `gemm`; its dot as a library call
 
 Applies to fusions of kind kCustom whose backend config names another compiler, and to those with an instruction that our
 kernels cannot contain (a sort of values computed in the fusion). A Triton fusion stays if one of our kernels computes it
-without repeated work: the rows emitter, reduces that are the heroes of the reduction emitter, or no reduces. Nested fusions
-are inlined too. XLA has no such pass: Triton or a library compiles these fusions.
+without repeated work: the rows emitter, reduces that are the heroes of the reduction emitter, or no reduces. A fusion of one
+collective stays too, as devices run it together. Nested fusions are inlined. XLA has no such pass: Triton or a library compiles
+these fusions.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.buffers.sliced_products import sliced_product
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.fusion_owner import fusion_owner, is_slice_copy, is_triton_fusion
+from hlo_run.analysis.fusion_owner import fusion_owner, is_collective_fusion, is_slice_copy, is_triton_fusion
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
@@ -56,8 +58,12 @@ class CustomFusionInliner(Struct, frozen=True):
 
 
 def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
+    if is_collective_fusion(fusion):
+        return False
     if fusion.fused_computation.root.opcode == "sort":
         return not takes_sort(fusion)
+    if sliced_product(fusion) is not None:
+        return False
     opcodes = {inner.opcode for inner in fusion.fused_computation.instructions}
     if not opcodes <= _IN_KERNELS:
         return True

@@ -1,4 +1,4 @@
-"""Give dots without contracting dimensions one of size 1, which libraries require.
+"""Give a dimension of size 1 to dots without contracting dimensions, since libraries require one.
 
     f32[33,47] dot(f32[33] p, f32[47] q)   =>   dot(bitcast f32[33,1] (p), bitcast f32[47,1] (q)), contracting the ones
 

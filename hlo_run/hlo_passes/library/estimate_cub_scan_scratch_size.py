@@ -1,4 +1,4 @@
-"""Turn calls of CUB's scans into the ones that run, with the size of their scratch memory.
+"""Replace calls of CUB's scans by their final calls, with the size of their scratch memory.
 
     c = (f32[40], u8[0]) custom-call(x), custom_call_target="xla.gpu.ext.cub_scan_unassigned_scratch_size", backend_config={..}
         =>   (f32[40], u8[0]) custom-call(x), custom_call_target="xla.gpu.ext.cub_scan", api_version=API_VERSION_TYPED_FFI,

@@ -1,4 +1,4 @@
-"""Turn calls of CUB's sorts into the ones that run, with the size of their scratch memory.
+"""Replace calls of CUB's sorts by their final calls, with the size of their scratch memory.
 
     c = (s32[40000], u8[1]) custom-call(x), custom_call_target="xla.gpu.ext.cub_sort_unassigned_scratch_size", ..
         =>   (s32[40000], u8[174847]) custom-call(x), custom_call_target="xla.gpu.ext.cub_sort_keys",

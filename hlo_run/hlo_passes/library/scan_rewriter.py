@@ -1,4 +1,4 @@
-"""Make calls of CUB's scans of running sums along rows.
+"""Replace running sums along rows by calls of CUB's scans.
 
     scan(f32[8,40] x, broadcast(0)), dimensions={1}, is_associative=true, to_apply=sum
         =>   custom-call(x), custom_call_target="xla.gpu.ext.cub_scan_unassigned_scratch_size", backend_config={..}
@@ -29,7 +29,7 @@ _TYPES = frozenset("s8 s16 s32 s64 u8 u16 u32 u64 f16 bf16 f32 f64".split())
 
 
 class ScanRewriter(Struct, frozen=True):
-    """The pass; see the module's docstring. `takes_any_start` selects what the newer pass does."""
+    """The pass; see the module's docstring. `takes_any_start` selects the rules of the newer pass."""
 
     name: ClassVar[str] = "scan-rewriter"
 

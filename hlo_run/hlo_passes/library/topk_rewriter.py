@@ -5,7 +5,8 @@
     slice(get-tuple-element(s), index=1), ..                        get-tuple-element(c), index=0 and 1
 
 For f32 and bf16, along the first or last dimension, if the sort has no other users. The call gets one row or a batch of rows:
-the other dimensions are reshaped to one, and rows along the first dimension are transposed. Leaves the sort and its slices behind
+the other dimensions are reshaped to one, and rows along the first dimension are transposed. Its backend_config says whether the
+sort was stable, and whether it compared in the total order of floats. Leaves the sort and its slices behind
 without users; `dce` removes them. XLA's `TopkRewriter`.
 """
 
@@ -100,7 +101,8 @@ def _largest(sort: HloInstruction, k: int) -> list[HloInstruction]:
     size = (rows, k) if len(dims) > 1 else (k,)
     shape = Shape.make_tuple((Shape.array(value.shape.element_type, size), Shape.array("s32", size)))
     called = {"called_computations": sort.called["to_apply"]}
-    call = editor.add("custom-call", shape, [value], called, custom_call_target="TopK")
+    config = f'{{is_stable = {str(sort.is_stable).lower()}, order = "{sort.to_apply.root.comparison_order or "PARTIAL"}"}}'
+    call = editor.add("custom-call", shape, [value], called, custom_call_target="TopK", backend_config=config)
     found: list[HloInstruction] = []
     for number in range(2):
         part = editor.element(call, number)

@@ -1,4 +1,4 @@
-"""Do not fill an array that a loop overwrites slice by slice.
+"""Remove the fill of an array that a loop overwrites slice by slice.
 
     zeros = f32[4,8] broadcast(0), dimensions={}          =>   custom-call(), custom_call_target="AllocateBuffer"
     while((i, zeros)): body writes row i, reads nothing

@@ -184,7 +184,7 @@ def _iterations(index: HloInstruction, loop: _Loop, count: int) -> HloModule:
     return module
 
 
-def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, Any] | None:
+def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, object] | None:
     """Return the record of a slice; None if its offset is not known."""
     limit = _FIRST
     while (found := _first_offsets(instruction, search, limit)) is not None:
@@ -195,7 +195,7 @@ def _offsets(instruction: HloInstruction, search: _Search) -> dict[str, Any] | N
     return None
 
 
-def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> tuple[_Loop | None, dict[str, Any]] | None:
+def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> tuple[_Loop | None, dict[str, object]] | None:
     """Return a slice's loop, if it has one, and the record that at most `limit` iterations give; None if they give none."""
     whole = instruction.operands[0].shape
     part = instruction.shape if instruction.opcode == "dynamic-slice" else instruction.operands[1].shape
@@ -233,7 +233,7 @@ def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> 
     return loop, _record({"loop_index": "0"}, int(moving[0]) + fixed, stride_bytes)
 
 
-def _record(loop: dict[str, str], offset: int, stride: int) -> dict[str, Any]:
+def _record(loop: dict[str, str], offset: int, stride: int) -> dict[str, object]:
     linear = {"byte_offset": str(offset), "byte_stride": str(stride)}
     return {"byte_offset": "0", **loop, "byte_stride": "0", "linear": linear}
 

@@ -1,4 +1,4 @@
-"""Let an inner loop write its results over the array that it reads, if the outer loop hands the results on as that array.
+"""Let an inner loop write its results over the array that it reads, if the outer loop passes the results on as that array.
 
     outer body:  w = while(tuple(0, s, zeros, x)), ..     inner body: r = dynamic-slice(x, i); z' = dynamic-update-slice(z, u, i)
     =>           w = while(tuple(0, s, x)), ..            inner body: r = dynamic-slice(x, i); x' = dynamic-update-slice(x, u, i)

@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.latency.least_memory import least_memory_orders
-from hlo_run.hlo.frontend_attributes import set_frontend_attribute
+from hlo_run.hlo.frontend_attributes import set_late_attribute
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.module_state import ModuleState
 from hlo_run.hlo.xla_fingerprint import xla_fingerprint
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -26,8 +27,8 @@ class Schedule(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Set the schedule of computations without one."""
-        if ctx.options.xla_gpu_pgle_profile_file_or_directory_path or ctx.shows_modules:
-            _tag(module)
+        del ctx
+        _tag(module)
         given = dict(module.schedule or {})
         missing = {computation for computation in executed_computations(module) if computation not in given}
         if missing:
@@ -38,6 +39,7 @@ class Schedule(Struct, frozen=True):
 
 
 def _tag(module: HloModule) -> None:
-    """Write XLA's fingerprint of the module into its header. Takes long for large modules, so only for texts that show it."""
-    set_frontend_attribute(module, "fingerprint_before_lhs", xla_fingerprint(module))
+    """Write XLA's fingerprint of the module into its header. It takes long, so it is computed when the header is first read."""
+    state = ModuleState(module)
+    set_late_attribute(module, "fingerprint_before_lhs", lambda: xla_fingerprint(state.module()))
     module.version += 1

@@ -1,1 +1,1 @@
-"""The steps of bfloat16-propagation: which values meet where, what instructions take, and which become narrower."""
+"""The steps of bfloat16-propagation: the values that meet, the operands of instructions, and the values that become narrower."""

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.facts import element_types
 from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_uncalled
@@ -36,12 +37,14 @@ class FloatNormalization(Struct, frozen=True):
     opcodes: tuple[str, ...] = ()
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations in place, except fusion bodies and what runs asynchronously, which must stay one instruction."""
+        """Edit all computations in place, except fusion bodies and asynchronous computations, which must stay one instruction."""
         omits_roundings = ctx.options.xla_allow_excess_precision
         wide = WIDE_TYPES[self.narrow]
         normalizer = _Normalizer(module, self.narrow, wide, ctx.target.sm, self.opcodes, omits_roundings)
         version = module.version
         reducers = _collective_reducers(module)
+        if self.narrow not in element_types(module):
+            return
         for computation in _callees_first(module):
             if not computation.is_fusion and computation not in reducers and not is_async_wrapper(computation):
                 normalizer.run(computation)

@@ -1,4 +1,4 @@
-"""Decides which f32 results become bf16: all their uses must round them anyway, or hand them on to such uses."""
+"""Decides which f32 results become bf16: all their uses must round them anyway, or pass them on to such uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says which instructions take and give bf16, and which lose nothing by bf16 operands. XLA's `FloatSupport`."""
+"""Tells which instructions take and give bf16, and which lose nothing by bf16 operands. XLA's `FloatSupport`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make windows, and dots, of sums of slices.
+"""Replace sums of slices by windows and dots.
 
     a = f32[8] slice(x), slice={[0:8]}
     b = f32[8] slice(x), slice={[2:10]}       =>   reduce-window(slice(x)), window={size=2 rhs_dilate=2}, to_apply=sum

@@ -175,7 +175,10 @@ class _Walk(Struct):
             remove_unused(self.computation.instructions[count:])
 
     def _fitting(self, old: HloInstruction, new: HloInstruction) -> HloInstruction | None:
-        """Return the replacement of `old`; None if the float width differs, or (with assigned layouts) the layout."""
+        """Return the replacement of `old`; None if it differs in the float width, the sharding or (if assigned) the layout."""
+        sharding = old.sharding
+        if sharding is not None and new.sharding not in (None, sharding):
+            return None
         if new.shape == old.shape:
             return new
         if new.shape.element_type != old.shape.element_type and compatible_up_to_precision(new.shape, old.shape):

@@ -10,12 +10,12 @@ first of the two must have no other users. A narrowing goes as far as it can. XL
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.hlo.edit import Editor, Leftovers, copy_instruction, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
@@ -89,7 +89,7 @@ def _fits(constant: HloInstruction, narrow: DType) -> bool:
         return _real_for(literal, narrow).astype(narrow.numpy).astype(literal.dtype).tobytes() == literal.tobytes()
 
 
-def _real_for(literal: NDArray[Any], narrow: DType) -> NDArray[Any]:
+def _real_for(literal: Array, narrow: DType) -> Array:
     """Return the real parts of complex numbers if the narrow type is real, since numpy warns when it drops imaginary parts."""
     return literal if narrow.is_complex else np.real(literal)
 

@@ -12,8 +12,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.hlo.edit import remove_dead, remove_unread_results
+from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.unread_results import remove_unread_results
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 

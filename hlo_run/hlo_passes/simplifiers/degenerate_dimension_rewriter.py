@@ -3,9 +3,9 @@
     a = f32[8,1] reshape(f32[8] p);  b = f32[8,1] broadcast(f32[] c);  m = f32[8,1] multiply(a, b)
       =>   b = f32[8] broadcast(c);  m.1 = f32[8] multiply(p, b);  reshape f32[8,1] (m.1) for the users
 
-Each operand must be a reshape, a broadcast, a concatenation or a constant, which are made anew without these dimensions, or the
-result of a gather, iota, reduce or reduce-window, which gets a reshape; a parameter or a slice stops the rewrite. XLA's
-`DegenerateDimensionRewriter`.
+Each operand must be of one of two kinds. The pass makes reshapes, broadcasts, concatenations and constants again without these
+dimensions. It adds a reshape to the result of a gather, iota, reduce or reduce-window. A parameter or a slice stops the rewrite.
+Arrays of one element stay. XLA's `DegenerateDimensionRewriter`.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def _rewrite(module: HloModule, computation: HloComputation) -> None:
 
 def _fits(i: HloInstruction) -> bool:
     if not is_element_operation(i) or not i.operands or not i.shape.is_array or 1 not in i.shape.dims or i.control_predecessors:
+        return False
+    if not any(size != 1 for size in i.shape.dims):  # XLA makes no scalars
         return False
     if i.shape.dynamic_dims or any(operand.shape.dims != i.shape.dims for operand in i.operands):
         return False

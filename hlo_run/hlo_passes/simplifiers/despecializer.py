@@ -1,4 +1,4 @@
-"""Undo what was chosen for one platform: the schedule, control dependencies, fusions and packed element sizes.
+"""Undo choices for one platform: the schedule, control dependencies, fusions and packed element sizes.
 
     HloModule m, is_scheduled=true              HloModule m
     p = s4[6]{0:E(4)} parameter(0)        =>    p = s4[6]{0} parameter(0)
@@ -50,8 +50,8 @@ def _unpack(module: HloModule) -> None:
         plain = _unpacked(instruction.shape)
         if plain is not instruction.shape:
             instruction.shape = plain
-    layout = module.attrs.get("entry_computation_layout")
-    if module.version != version and isinstance(layout, EntryLayout):
+    layout = module.entry_layout
+    if module.version != version and layout is not None:
         module.attrs["entry_computation_layout"] = EntryLayout(tuple(map(_unpacked, layout.parameters)), _unpacked(layout.result))
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor, replace_each
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.hlo_passes.subgraphs.gather_scatter import index_rows
@@ -43,18 +43,16 @@ def _simple(gather: HloInstruction) -> HloInstruction:
     operand, indices = gather.operands
     rows = index_rows(indices, gather.index_vector_dim)
     shape = Shape.array(element_type, (rows.shape.dims[0], *sizes))
-    flags: dict[str, AttributeValue] = {"indices_are_sorted": True} if gather.indices_are_sorted else {}
-    result = editor.add(
-        "gather",
-        shape,
-        [operand, rows],
-        offset_dims=tuple(range(1, shape.rank)),
-        collapsed_slice_dims=(),
-        start_index_map=gather.start_index_map,
-        index_vector_dim=1,
-        slice_sizes=sizes,
-        **flags,
-    )
+    attributes: dict[str, AttributeValue] = {
+        "offset_dims": tuple(range(1, shape.rank)),
+        "collapsed_slice_dims": (),
+        "start_index_map": gather.start_index_map,
+        "index_vector_dim": 1,
+        "slice_sizes": sizes,
+    }
+    if gather.indices_are_sorted:
+        attributes["indices_are_sorted"] = True
+    result = editor.add_with("gather", shape, [operand, rows], attributes)
     return _with_result_dims(gather, result)
 
 

@@ -53,7 +53,7 @@ def _leave_out(module: HloModule, sort: HloInstruction) -> None:
     shapes = [sort.shape.tuple_shapes[n] for n in needed]
     shape = shapes[0] if len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
     rest = {name: value for name, value in sort.attrs.items() if name in ("dimensions", "is_stable")}
-    made = editor.add("sort", shape, operands, {"to_apply": [_without(module, comparator, needed)]}, **rest)
+    made = editor.add_with("sort", shape, operands, rest, {"to_apply": [_without(module, comparator, needed)]})
     for user in list(sort.users):
         number = needed.index(user.tuple_index)
         module.replace(user, editor.element(made, number) if shape.is_tuple else made)

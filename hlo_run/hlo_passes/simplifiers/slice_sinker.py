@@ -1,4 +1,4 @@
-"""Move slices behind elementwise instructions if these together compute at least as many elements as the whole has.
+"""Move slices behind elementwise instructions if the moved slices together have at least as many elements as the whole.
 
     add(p[0:6], q[0:6]), add(p[6:10], q[6:10])   =>   s = add(p, q);  s[0:6], s[6:10]
 

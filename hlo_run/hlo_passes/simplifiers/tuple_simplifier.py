@@ -23,6 +23,6 @@ class TupleSimplifier(Struct, frozen=True):
     name: ClassVar[str] = "tuple-simplifier"
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations except fusion bodies in place, operands before their users."""
+        """Edit all computations in place, operands before their users."""
         del ctx
         simplify_tuples(module)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_run.hlo.edit import InstructionMaker, clone_called, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -15,12 +14,14 @@ from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
 # Both instructions of the pair have these of the instruction that they replace.
 _SHARED = ("metadata", "backend_config", "frontend_attributes")
 _RECORD = "collective_backend_config"
-_COLLECTIVE_DEFAULTS: dict[str, Any] = {
+_COLLECTIVE_DEFAULTS: dict[str, object] = {
     "is_sync": False,
     "is_pipelined": False,
     "backend": "DEFAULT",
     "collectives_mode": "COLLECTIVES_MODE_INVALID",
     "kernel_strategy": "KERNEL_STRATEGY_DEFAULT",
+    "is_spmd_generated": False,
+    "communication_domain": "COLLECTIVE_COMMUNICATION_DOMAIN_UNSPECIFIED",
 }
 
 
@@ -97,19 +98,19 @@ def set_queue(instruction: HloInstruction, queue: str) -> None:
 
 
 def set_earliest(instruction: HloInstruction) -> None:
-    """Say in an instruction's backend_config that schedulers put it as early as they can."""
+    """Record in an instruction's backend_config that schedulers put it as early as they can."""
     instruction.attrs["backend_config"] = whole_backend_config(
         config_of(instruction.backend_config) | {"force_earliest_schedule": True}
     )
 
 
 def allow_late(done: HloInstruction) -> None:
-    """Say in the backend_config of a done that it need not follow its start at once."""
+    """Record in the backend_config of a done that it need not follow its start at once."""
     done.attrs["backend_config"] = whole_backend_config(config_of(done.backend_config) | {"force_earliest_schedule": False})
 
 
 def set_sync(start: HloInstruction, is_sync: bool) -> None:
-    """Say in the backend_config of a collective's start whether it is synchronous."""
+    """Record in the backend_config of a collective's start whether it is synchronous."""
     set_collective_config(start, is_sync=is_sync)
 
 

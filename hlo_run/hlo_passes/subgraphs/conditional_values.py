@@ -1,4 +1,4 @@
-"""Removes elements of tuples that conditionals hand to their branches or return, but that nothing reads."""
+"""Removes elements of tuples that conditionals pass to their branches or return, but that have no reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a loop that runs a number of iterations which is known.
+"""Makes a loop that runs a known number of iterations.
 
     while_body(i, x, y): (i + 1, step(i, x, y))     while_cond(i, x, y): i < trip count
 

@@ -1,4 +1,4 @@
-"""Remove what was chosen for one platform: schedules, control dependencies, fusions."""
+"""Removes choices for one platform: schedules, control dependencies, fusions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hlo_run.hlo_passes.subgraphs.inlining import inline
 
 
 def remove_schedule(module: HloModule) -> None:
-    """Let the module have no schedule."""
+    """Remove the module's schedule."""
     if module.schedule is not None:
         module.schedule = None
         module.attrs.pop("is_scheduled", None)

@@ -1,4 +1,4 @@
-"""Helpers for gather and scatter, and their simple form, in which one row of indices is for one slice or update."""
+"""Helpers for gather and scatter, and their simple form, with one row of indices for one slice or update."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import ASSOCIATIVE
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.indexed import Indexed
 
@@ -132,9 +132,8 @@ def simple_scatter(scatter: HloInstruction) -> HloInstruction:
         "index_vector_dim": 1,
     }
     flags: dict[str, AttributeValue] = {name: True for name in ("indices_are_sorted", "unique_indices") if attrs.get(name)}
-    return editor.add(
-        "scatter", scatter.shape, [*inputs, rows, *new_updates], {"to_apply": scatter.called["to_apply"]}, **changed, **flags
-    )
+    operands, called = [*inputs, rows, *new_updates], {"to_apply": scatter.called["to_apply"]}
+    return editor.add_with("scatter", scatter.shape, operands, {**changed, **flags}, called)
 
 
 def _with_all_dims(scatter: HloInstruction, update: HloInstruction) -> HloInstruction:

@@ -30,7 +30,7 @@ def gemm_record(call: HloInstruction) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-def update_record(call: HloInstruction, **changes: Any) -> None:
+def update_record(call: HloInstruction, **changes: object) -> None:
     """Set fields of the `gemm_backend_config` of a call."""
     config = config_of(call.backend_config)
     gemm = gemm_record(call) | {name: _number(value) for name, value in changes.items()}
@@ -57,6 +57,6 @@ def takes_epilogues(call: HloInstruction) -> bool:
     return call.shape.element_type in _WITH_EPILOGUES
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """Return whole numbers as int, which print without a decimal point."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -61,8 +61,7 @@ def inline(
     if successors is None:
         successors = control_successors(computation)
     operands = caller.operands if arguments is None else arguments
-    known = module.attrs.get("stack_frames")
-    frames = known if isinstance(known, StackFrames) else None
+    frames = module.stack_frames
     made: dict[HloInstruction, HloInstruction] = {}
     for old in body.visit_order():
         if old.opcode == "parameter":

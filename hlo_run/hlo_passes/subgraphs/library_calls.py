@@ -9,6 +9,7 @@ from typing import Any
 
 from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Dot, Side, dot_side, size_of
@@ -33,7 +34,7 @@ PRODUCTS = {
     ("f8e5m2", "f8e4m3fn"): _NARROW_RESULTS,
 }
 # The fields of a backend_config that every instruction has.
-NO_RECORD: Mapping[str, Any] = {
+NO_RECORD: Mapping[str, object] = {
     "operation_queue_id": "0",
     "force_earliest_schedule": False,
     "reification_cost": [],
@@ -44,18 +45,18 @@ _RESULTS = frozenset("f8e4m3fn f8e5m2 f16 bf16 f32 f64 c64".split())
 _RESULTS_OF_MATRICES = frozenset("f8e3m4 f8e4m3 f8e4m3fnuz f8e5m2fnuz c128".split())
 
 
-def gpu_backend_config(name: str, record: Mapping[str, Any], given: Mapping[str, Any] = NO_RECORD) -> str:
+def gpu_backend_config(name: str, record: Mapping[str, object], given: Mapping[str, object] = NO_RECORD) -> str:
     """Return the JSON text of a backend_config with one record; the fields of all instructions have the `given` values."""
     return whole_backend_config({field: given[field] for field in NO_RECORD if field in given} | {name: record})
 
 
-def whole_backend_config(given: Mapping[str, Any]) -> str:
+def whole_backend_config(given: Mapping[str, object]) -> str:
     """Return the JSON text of a backend_config with all fields that XLA writes, in its order."""
     first, *others = ((field, given.get(field, value)) for field, value in NO_RECORD.items())
     return to_json(dict([first, *((field, value) for field, value in given.items() if field not in NO_RECORD), *others]))
 
 
-def to_json(config: Mapping[str, Any]) -> str:
+def to_json(config: Mapping[str, object]) -> str:
     """Return a record as JSON without spaces. Numbers have 15 digits, or 17 if 15 name another one, as protobuf prints them."""
     return _json(config)
 
@@ -83,7 +84,7 @@ def gemm_call(dot: HloInstruction) -> HloInstruction | None:
     return library_call(dot, "custom-call", dot.operands[:2], Shape.array("s8", (0,)), gemm_attributes(dot))
 
 
-def gemm_attributes(dot: HloInstruction) -> dict[str, Any]:
+def gemm_attributes(dot: HloInstruction) -> dict[str, AttributeValue]:
     """Return the attributes of the custom call for a dot, which runs on the dot's stream."""
     config = gpu_backend_config("gemm_backend_config", product_record(dot), config_of(dot.backend_config))
     return {"custom_call_target": "__cublas$lt$matmul", "backend_config": config, **kept_attributes(dot)}
@@ -99,7 +100,7 @@ def is_topk_call(instruction: HloInstruction) -> bool:
 
 
 def library_call(
-    old: HloInstruction, name: str, operands: Sequence[HloInstruction], workspace: Shape, attrs: Mapping[str, Any]
+    old: HloInstruction, name: str, operands: Sequence[HloInstruction], workspace: Shape, attrs: Mapping[str, AttributeValue]
 ) -> HloInstruction:
     """Return a custom call of shape (the shape of `old`, workspace), in no computation yet; it keeps the metadata."""
     shape = Shape.make_tuple((old.shape, workspace))
@@ -110,10 +111,10 @@ def result_of(call: HloInstruction) -> HloInstruction:
     """Return the get-tuple-element of a library call's result, in no computation yet."""
     kept = {key: call.attrs[key] for key in ("metadata",) if key in call.attrs}
     shape = call.shape.tuple_shapes[0]
-    return InstructionMaker(where=call.where).add("get-tuple-element", shape, [call], index=0, **kept)
+    return InstructionMaker(where=call.where).add_with("get-tuple-element", shape, [call], {"index": 0, **kept})
 
 
-def kept_attributes(old: HloInstruction) -> dict[str, Any]:
+def kept_attributes(old: HloInstruction) -> dict[str, AttributeValue]:
     """Return the attributes that a library call takes over from the instruction it replaces."""
     return {key: old.attrs[key] for key in ("metadata", "frontend_attributes") if key in old.attrs}
 
@@ -165,7 +166,7 @@ def _has_result_type(dot: HloInstruction, matrices: int) -> bool:
     return element_type in _RESULTS or (matrices == len(dot.operands) and element_type in _RESULTS_OF_MATRICES)
 
 
-def product_record(dot: HloInstruction) -> dict[str, Any]:
+def product_record(dot: HloInstruction) -> dict[str, object]:
     """Return the `gemm_backend_config` of a dot without epilogue, the fields in XLA's order."""
     left, right = (operand.shape for operand in dot.operands[:2])
     dims, precisions = Dot.of(dot), dot.operand_precision or ("default", "default")

@@ -9,7 +9,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 
 def schedule_again(module: HloModule, orders: dict[HloComputation, list[HloInstruction]] | None) -> None:
-    """Schedule an edited module in the given orders, without the instructions that are gone. None leaves it without a schedule.
+    """Schedule an edited module in the given orders, without removed instructions. None leaves it without a schedule.
 
     New instructions come right after the last of their operands and control predecessors (XLA's `HloSchedule::Update`).
     """

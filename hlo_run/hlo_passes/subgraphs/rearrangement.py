@@ -1,4 +1,4 @@
-"""Where elements go in a chain of reshapes and transposes, as one transpose between two reshapes.
+"""Describes a chain of reshapes and transposes as one transpose between two reshapes.
 
     f32[6,35] p => reshape [2,3,35] => transpose [3,2,35] => reshape [3,70]
 
@@ -57,7 +57,7 @@ class Rearrangement(Struct, frozen=True):
 
     @staticmethod
     def beside(several: Sequence[Rearrangement]) -> Rearrangement:
-        """Return what rearranges the dimensions of each, one group of dimensions after the other."""
+        """Return the rearrangement of both values' dimensions, one group of dimensions after the other."""
         scale = math.prod(math.prod(each.source) for each in several)
         parts: list[Part] = []
         for each in several:
@@ -97,7 +97,7 @@ class Rearrangement(Struct, frozen=True):
         return Rearrangement(self.result, self.source, _joined((strides[n], self.parts[n][1]) for n in order))
 
     def only(self, dims: Sequence[int]) -> Rearrangement:
-        """Return what the chain does to some dimensions of its source, given in the order of the new source.
+        """Return the effect of the chain on some dimensions of its source, given in the order of the new source.
 
         The result has a dimension for each part.
         """

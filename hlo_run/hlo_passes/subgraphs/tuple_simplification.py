@@ -8,9 +8,12 @@ from hlo_run.walks import reaches
 
 
 def simplify_tuples(module: HloModule) -> None:
-    """Edit all computations except fusion bodies in place, operands before their users."""
+    """Edit all computations in place, operands before their users; of fusion bodies those of custom fusions with tuples."""
     unused = Leftovers()
-    computations = dict.fromkeys(i.parent for i in module.instructions_of("get-tuple-element", "tuple"))
+    found = module.instructions_of("get-tuple-element", "tuple")
+    sources = dict.fromkeys(i.operands[0] for i in found if i.opcode == "get-tuple-element")
+    bodies = (i.fused_computation for i in sources if i.opcode == "fusion" and i.fusion_kind == "kCustom")
+    computations = dict.fromkeys((*(i.parent for i in found), *bodies))
     for computation in computations:
         assert computation is not None
         for instruction in computation.post_order():

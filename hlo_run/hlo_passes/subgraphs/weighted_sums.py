@@ -101,7 +101,7 @@ def _dot_parts(term: Term) -> list[Term] | None:
 
 
 def folded(terms: Sequence[Term], zero: Any) -> list[Term]:
-    """Sort terms by arrays and factors, add the weights of equal ones, and leave out those whose weight is `zero`.
+    """Sort terms by arrays and factors, add the weights of equal terms, and leave out terms whose weight is `zero`.
 
     The order is XLA's: by opcode, then slices by operand and bounds, parameters by number, and others by place in the text.
     """

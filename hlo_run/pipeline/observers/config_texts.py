@@ -13,6 +13,8 @@ from hlo_run.sharding.analysis.shardy_attributes import has_shardy_attributes
 from hlo_run.sharding.analysis.whole import is_for_partitioner
 
 _INDENT = "  "
+_FILTER_FIELDS = ("collective", "max_size_bytes", "op_type")
+_OLD_FLAG, _KERNELS = "xla_gpu_unsupported_use_all_reduce_one_shot_kernel", "xla_gpu_experimental_use_collective_kernels"
 _NUMBERS = ("bool", "int32", "int64", "float")
 
 
@@ -25,6 +27,10 @@ def given_flags(options: Options) -> dict[str, str]:
     }
     if options.is_spmd_partitioned_module:
         own["xla_disable_all_hlo_passes"] = "true"
+    if own.pop(_OLD_FLAG, ""):
+        # A former name for one element of the list: XLA keeps the list alone.
+        kinds = own.get(_KERNELS, debug_options()[_KERNELS].default).split(",")
+        own[_KERNELS] = ",".join(kind for kind in kinds if kind != "COLLECTIVE_KERNEL_ALL_REDUCE")
     return own | dict(options.other_xla_flags)
 
 
@@ -46,14 +52,14 @@ def config_text(module: HloModule, given: Mapping[str, str]) -> str:
     lines += [f"{_INDENT}result {{", *_shape_lines(module.entry.root.shape, 2), f"{_INDENT}}}"]
     lines += [f'{_INDENT}parameter_names: "{parameter.name}"' for parameter in module.entry.parameters]
     lines.append("}")
-    replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+    replicas, partitions = module.replica_count, module.num_partitions
     lines += [f"replica_count: {replicas}", f"num_partitions: {partitions}"]
     lines += ["use_spmd_partitioning: true"] if is_for_partitioner(module) else []
     lines += ["intra_op_parallelism_threads: -1", "debug_options {"]
     lines += [f"{_INDENT}{line}" for line in _debug_option_lines(given)]
     lines += ["}", *_device_lines(replicas, partitions), *_ABOUT_SHARDINGS]
     lines += ["use_shardy_partitioner: true"] if has_shardy_attributes(module) else []
-    lines += ["sharding_config {", "}", "schedule_config {", "}"]
+    lines += ["sharding_config {", "}", "schedule_config {", "}", f"partition_size: {replicas * partitions}"]
     return "\n".join(lines) + "\n"
 
 
@@ -97,6 +103,10 @@ def _lines(option: DebugOption, value: str, ordered: bool = False) -> Iterator[s
         if option.type == "map":
             key, _, text = part.partition("=")
             yield from (f"{option.name}{':' * ordered} {{", f'{_INDENT}key: "{key}"', f'{_INDENT}value: "{text}"', "}")
+        elif option.has_filters:
+            fields_set = zip(_FILTER_FIELDS, part.split(":"), strict=False)
+            shown = (f"{_INDENT}{name}: {text}" for name, text in fields_set if text not in ("0", option.choices[0]))
+            yield from (f"{option.name}{':' * ordered} {{", *shown, "}")
         elif option.choices or option.type in _NUMBERS:
             yield f"{option.name}: {part}"
         else:

@@ -40,7 +40,7 @@ from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pass_support.replacements import file_name, header
 from hlo_run.pipeline.observers.config_texts import config_text, debug_options_text, given_flags
 from hlo_run.pipeline.observers.dump_files import DumpFiles
-from hlo_run.pipeline.observers.fusion_page import page
+from hlo_run.pipeline.observers.fusion_page import page, program
 from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
 from hlo_run.pipeline.observers.schedule_protos import schedule_to_bytes, schedule_to_text
@@ -55,10 +55,15 @@ _THUNK_FILES = {
 }
 # Texts about thunks that are made from the executable, not from the module.
 _AHEAD_OF_TIME = (THUNKS_AFTER_PASSES, THUNK_METADATA, THUNK_METADATA_PROTO)
+# Pipelines before which XLA dumps the module, with the name of the file.
+_DUMPED_BEFORE = {FIRST_AFTER_PARTITIONER: AFTER_PARTITIONER, "config-assigner": "before_config_assignment"}
+# What XLA matches --xla_dump_emitter_re with before it writes the log of a kernel, LLVM IR and PTX.
+_LOG, _LLVM_IR, _PTX = "mlir-fusion", "llvm", "ptx"
 # XLA's formats of the texts about buffers that a flag can leave out.
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # What released XLA writes in place of an address.
 _NO_URL = "Error rendering graph: UNAVAILABLE: Can't render as URL; no URL renderer was registered."
+_TO_SYNCHRONOUS = "gpu-convert-async-collectives-to-sync"
 _LATENCY_ROW = "latency-hiding-scheduler"
 # XLA's results of autotuning without any.
 _NO_AUTOTUNING = "version: 3\n"
@@ -68,9 +73,9 @@ class DumpObserver(Observer):
     """Writes the dumps of one module. `number` is the place of its file on the command line, from 0.
 
     Writes the HLO between two passes if `--xla_dump_hlo_pass_re` matches one of them, with the numbers of XLA's `order` of
-    passes. `.*` writes it only at the start of a pipeline and after passes that changed it. Writes the log of a kernel if
-    `--xla_dump_emitter_re` matches `mlir-fusion`. `xla_dump_to=-` prints texts through `write_stdout`. With `of_passes`, hlo-opt
-    runs single passes, and the files have the names that XLA's hlo-opt gives them.
+    passes. `.*` writes it only at the start of a pipeline and after passes that changed it. Writes the log of a kernel, LLVM
+    IR and PTX if `--xla_dump_emitter_re` matches `mlir-fusion`, `llvm` and `ptx`. `xla_dump_to=-` prints texts through
+    `write_stdout`. With `of_passes`, hlo-opt runs single passes, and the files have the names that XLA's hlo-opt gives them.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class DumpObserver(Observer):
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
         self._has_unused_bodies = False
+        self._has_synchronous = False
         self._is_unreported = False  # what the row that runs changes
         self._unscheduled = b""  # the module before the latency-hiding scheduler, as a proto
         self._frames: dict[str, list[Frame]] = {}
@@ -126,7 +132,11 @@ class DumpObserver(Observer):
 
     @property
     def _dumps_logs(self) -> bool:
-        return self._dumps_hlo and _matches(self._emitter_re, "mlir-fusion")
+        return self._dumps_emitter(_LOG)
+
+    def _dumps_emitter(self, name: str) -> bool:
+        """Return True if the flags ask for what emitters of this name write."""
+        return self._dumps_hlo and _matches(self._emitter_re, name)
 
     @property
     def _dumps_rows(self) -> bool:
@@ -164,11 +174,11 @@ class DumpObserver(Observer):
             case Level.LLVM:
                 self._llvm(step)
             case Level.PTX:
-                if self._dumps_hlo:
+                if self._dumps_emitter(_PTX):
                     self._files.text(f"{self._llvm_files - 1}.ptx", step.text())
 
     def decided(self, row: str, steps: Sequence[AnyFusionStep]) -> None:
-        """Take note if fusions were merged: XLA leaves the bodies of the producers to dce."""
+        """Record whether fusions were merged: XLA leaves the bodies of the producers to dce."""
         made: set[str] = {i.name for c in self._module.computations for i in c.instructions if i.opcode == "fusion"}
         for step in steps:
             if isinstance(step, Fused):
@@ -199,7 +209,7 @@ class DumpObserver(Observer):
             self._proto(f"{self._optimized_name}-{title}", text().encode("latin-1"))
         elif title in _AHEAD_OF_TIME and not self._options.xla_gpu_experimental_aot_compiled_thunks:
             pass
-        elif title == THUNK_METADATA_PROTO and self._options.xla_dump_hlo_as_proto:
+        elif title == THUNK_METADATA_PROTO and not self._options.dumps_text:
             self._files.file(title, text().encode("latin-1"), timed=True)
         elif title == PRIORITY_FUSION_DUMP and _matches(self._pass_re, "priority-fusion"):
             if self._options.dumps_text:
@@ -212,7 +222,7 @@ class DumpObserver(Observer):
             if title != THUNKS_AFTER_PASSES or self._thunks != before:
                 self._files.text(_THUNK_FILES[title], self._thunks, timed=title == THUNK_METADATA)
         elif title in CONSTANTS:
-            self._constants(title, text())
+            self._constants(title, text)
         if title == THUNKS:
             self._finish()
 
@@ -222,12 +232,15 @@ class DumpObserver(Observer):
         if self._dumps_hlo:
             self._dump_module("after_optimization")
 
-    def _constants(self, title: str, text: str) -> None:
-        """Write a form of the LLVM module of constants, which XLA compiles after the kernels."""
-        if title == CONSTANTS[0]:
-            self._files.text("constants.ir-no-opt.ll", text)
-        else:
-            self._files.text(f"{self._llvm_files}.{'ir-with-opt.ll' if title == CONSTANTS[1] else 'ptx'}", text)
+    def _constants(self, title: str, text: Callable[[], str]) -> None:
+        """Write a form of the LLVM module of constants, as that of one more kernel."""
+        if title == CONSTANTS[2]:
+            if self._dumps_emitter(_PTX):
+                self._files.text(f"{self._llvm_files - 1}.ptx", text())
+            return
+        if self._dumps_emitter(_LLVM_IR):
+            self._files.text(f"{self._llvm_files}.{'ir-no-opt' if title == CONSTANTS[0] else 'ir-with-opt'}.ll", text())
+        self._llvm_files += 1
 
     def _finish(self) -> None:
         """Write what XLA writes when all is compiled."""
@@ -250,6 +263,7 @@ class DumpObserver(Observer):
         elif step.changed is not None:
             changes_text = self._changes_text(step) and step.row not in SILENT and not self._is_unreported
             self._is_unreported = False
+            self._has_synchronous |= changes_text and step.row == _TO_SYNCHRONOUS
             step = replace(step, changed=changes_text or (bool(step.changed) and step.row in TELLING))
         if step.row == OPTIMIZED_HLO:
             self._pass_dumps(self._order.finish())
@@ -278,6 +292,8 @@ class DumpObserver(Observer):
                 return "constant" in opcodes
             case "dce":
                 return self._has_unused_bodies
+            case "rematerialization" | "remat-pipeline":  # drops the bodies of collectives that are not asynchronous any more
+                return self._has_synchronous
             case "reduction-layout-normalizer":  # replaces every reduction of several arrays
                 return any(len(i.operands) > 2 for i in self._module.instructions_of("reduce"))
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
@@ -290,9 +306,15 @@ class DumpObserver(Observer):
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
+            if dump.is_skipped:
+                if self._metadata is not None:
+                    self._metadata.add(dump, [])
+                continue
             self._has_unused_bodies &= dump.after != "dce"
-            if (dump.pipeline, dump.after) == (FIRST_AFTER_PARTITIONER, PIPELINE_START) and self._dumps_hlo:
-                self._dump_module(AFTER_PARTITIONER)
+            if dump.after == PIPELINE_START and dump.pipeline in _DUMPED_BEFORE and self._dumps_hlo:
+                self._dump_module(_DUMPED_BEFORE[dump.pipeline])
+                if dump.pipeline == self._options.early_exit[1]:  # nothing is compiled
+                    self._files.text("autotune_results.pbtxt", _NO_AUTOTUNING)
             paths: list[str] = []
             is_due = dump.changed or dump.after == PIPELINE_START or self._options.xla_dump_hlo_pass_re != ".*"
             if dump.before:
@@ -336,12 +358,12 @@ class DumpObserver(Observer):
             self._files.named_file(f"{name}.pb", schedule_to_bytes(self._unscheduled, found))
 
     def _dump_fusions(self) -> None:
-        """Write a page for each computation in which something was fused; like XLA not if its root reads only parameters."""
+        """Write a page for each computation in which fusions were tried; like XLA not if its root reads only parameters."""
         for computation in self._module.computations:
             frames, root = self._frames.get(computation.name, []), computation.root
             if frames and (root.opcode == "fusion" or any(operand.opcode != "parameter" for operand in root.operands)):
                 text = page(f"Fusion Explorer: {self._module.name}_{computation.name}", frames)
-                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.html", text.encode())
+                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.pyz", program(text))
 
     def _proto(self, name: str, data: bytes) -> str:
         """Write a proto, compressed if the flag asks for it, and return its path."""
@@ -361,10 +383,9 @@ class DumpObserver(Observer):
 
     def _llvm(self, step: Step) -> None:
         """Write LLVM IR. As in XLA, the IR of kernel k is file 2k before LLVM's passes and 2k + 1 after them."""
-        if not self._dumps_hlo:
-            return
         ending = "ir-no-opt" if step.row == LLVM_BEFORE_OPTIMIZATIONS else "ir-with-opt"
-        self._files.text(f"{self._llvm_files}.{ending}.ll", step.text())
+        if self._dumps_emitter(_LLVM_IR):
+            self._files.text(f"{self._llvm_files}.{ending}.ll", step.text())
         self._llvm_files += 1
 
     def _flush_log(self, kernel: str) -> None:

@@ -1,4 +1,4 @@
-"""Write what the latency-hiding scheduler did as a ScheduleProto, binary or text, as XLA dumps it."""
+"""Writes the work of the latency-hiding scheduler as a ScheduleProto, binary or text, as XLA dumps it."""
 
 from __future__ import annotations
 

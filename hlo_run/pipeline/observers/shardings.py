@@ -50,8 +50,8 @@ def drawings(module: HloModule, every: bool, is_final: bool = True) -> str:
     If the shardings are final, a value without one is whole on every device. Without any sharding the module is the program of
     one partition, and every device has arrays of its own. If they are not final, the propagation chooses those that are missing.
     """
-    partitions = int(module.attrs.get("num_partitions", 1))
-    replicas = int(module.attrs.get("replica_count", 1))
+    partitions = module.num_partitions
+    replicas = module.replica_count
     has_any = any(i.sharding is not None or i.custom_call_target.startswith("SPMD") for i in module.instructions)
     otherwise = REPLICATED if has_any else MANUAL
     entry = module.entry

@@ -12,11 +12,6 @@ class StageKeeper(Observer):
 
     only_times = True
 
-    @property
-    def reads_hlo(self) -> bool:
-        """True: goldens have modules."""
-        return True
-
     def __init__(self, stages: Sequence[str]) -> None:
         self._stages = dict.fromkeys(stages)
         self._texts: dict[str, dict[str, str]] = {}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hlo_run.pass_support.observer import (
     BUFFER_TEXTS,
-    CONSTANTS,
     MEMORY_USAGE_PROTO,
     PIPELINE_START,
     THUNK_METADATA,
@@ -20,8 +18,6 @@ from hlo_run.pass_support.observer import (
 from hlo_run.pipeline.observers.line_diff import changed_blocks, changed_but_names, in_context
 
 _CONTEXT_LINES = 2
-# A variable in LLVM IR or PTX: XLA's module of constants may have none.
-_HAS_CONSTANTS = re.compile(r"^@|\.global ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class VerboseObserver(Observer):
         if self.level < 4 or title in (*BUFFER_TEXTS[1:], MEMORY_USAGE_PROTO, THUNK_METADATA, THUNK_METADATA_PROTO):
             return
         said = text().rstrip()
-        if not said or (title in CONSTANTS and not _HAS_CONSTANTS.search(said)):
+        if not said:
             return
         self._write_unchanged()
         subject = f" ({kernel})" if kernel else ""

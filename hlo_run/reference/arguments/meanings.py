@@ -1,4 +1,4 @@
-"""The meaning of an argument's integers: the numbers that make sense for the ops which they reach.
+"""Finds the meaning of an argument's integers: the numbers that make sense for the ops that they reach.
 
     i < 0 ? i + 10 : i  →  gather from 10 rows      an index in [0, 10), now and then in [-10, 0)
     i == iota(10)                                   a class in [0, 10)
@@ -120,7 +120,7 @@ class _Evidence(Struct):
 
 
 def meaning_of(parameter: HloInstruction, path: tuple[int, ...], ranges: ValueRanges) -> Meaning | None:
-    """Return what the integers at `path` of an entry parameter mean; None if any integer makes sense."""
+    """Return the meaning of the integers at `path` of an entry parameter; None if any integer makes sense."""
     leaf = parameter.shape
     for number in path:
         leaf = leaf.tuple_shapes[number]

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.reference.values import Value
@@ -92,7 +91,7 @@ def _is_no_factor(call: HloInstruction, value: Value) -> bool:
     return bool(np.any(np.asarray(value[-1]) != 0))
 
 
-def _sample(value: Value) -> NDArray[Any]:
+def _sample(value: Value) -> Array:
     """Return some of the numbers of an array of floats, as f32 or f64."""
     array = np.asarray(value)
     if array.size > _SAMPLE:
@@ -107,7 +106,7 @@ def _sample(value: Value) -> NDArray[Any]:
     return array if array.dtype.itemsize >= 4 else array.astype(np.float32)
 
 
-def _floats(value: Value) -> NDArray[Any] | None:
+def _floats(value: Value) -> Array | None:
     """Return the numbers of an operand if they are real ones."""
     if isinstance(value, tuple):
         return None

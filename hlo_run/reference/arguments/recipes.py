@@ -38,7 +38,7 @@ _MOST_FACTORS = 16
 
 
 class Recipe(Struct, frozen=True):
-    """The way to draw the floats of one array other than by default.
+    """The way to draw the floats of one array, other than by default.
 
     `positive`: without negative numbers and zeros. `fan_in`: of both signs, such that sums of that many products are about as
     large as a factor; 0 for no such range. `scale`: times this. `rows`: positive, and they sum to one along this dimension; -1
@@ -81,7 +81,7 @@ class _Want(Struct, frozen=True):
 
 
 def improved(recipes: Mapping[Leaf, Recipe], observations: Iterable[Observation]) -> dict[Leaf, Recipe]:
-    """Return the recipes with those added that the observations ask for."""
+    """Return the recipes with the wants of the observations added."""
     found = dict(recipes)
     for observation in observations:
         start = observation.instruction.operands[observation.operand], ()
@@ -95,7 +95,7 @@ def improved(recipes: Mapping[Leaf, Recipe], observations: Iterable[Observation]
 
 
 def is_relevant(observation: Observation) -> bool:
-    """True if the program uses the values: they are not NaN or infinite behind a choice that it may make against them."""
+    """True if the program uses the values: they are not NaN or infinite behind a choice against them."""
     return not (observation.is_bad and _is_guarded(observation.instruction))
 
 

@@ -1,4 +1,4 @@
-"""Bound the integers of an instruction by what made them: constants, iotas, and arithmetic of them."""
+"""Bounds the integers of an instruction by their origins: constants, iotas, and arithmetic of them."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.records import replace
 from hlo_run.reference.compare import report
+from hlo_run.reference.compare.decisions import judge_decisions
 from hlo_run.reference.compare.detectability import Detectability, detectability
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import Findings, PreciseSource, examine
@@ -44,13 +45,13 @@ class Comparison(Struct, frozen=True):
         return self.problem or report.summary(self.leaves, self.spec)
 
     def lines(self) -> list[str]:
-        """Return the summary as lines of a readable length: what rounding explains has its own."""
+        """Return the summary as lines of a readable length: the verdict of rounding has a separate line."""
         if self.problem:
             return [self.problem]
         return [report.summary(self.leaves, self.spec, with_rounding=False), *report.rounding_parts(self.leaves)]
 
     def rounding(self) -> str:
-        """Return what rounding explains or not, without elements; empty if it decided nothing."""
+        """Return the verdict of rounding without elements; empty if rounding decided nothing."""
         return ", ".join(report.rounding_parts(self.leaves, with_first=False))
 
     def counts(self) -> str:
@@ -58,10 +59,11 @@ class Comparison(Struct, frozen=True):
         return self.problem or report.counts(self.leaves)
 
     def judged(self, samples: RoundingSamples, is_alone: bool = False) -> Comparison:
-        """Return the comparison with the verdicts of `rounding.judge` on elements in doubt."""
+        """Return the comparison with the verdicts of `rounding.judge` and `judge_decisions` on elements in doubt."""
         if self.problem:
             return self
-        return replace(self, leaves=judge(self.leaves, self.spec, samples, is_alone), fixed_bounds=False)
+        leaves = judge_decisions(judge(self.leaves, self.spec, samples, is_alone), samples)
+        return replace(self, leaves=leaves, fixed_bounds=False)
 
     def sights(self) -> list[Detectability]:
         """Return what the comparison of each leaf sees."""

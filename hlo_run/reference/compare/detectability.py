@@ -1,4 +1,4 @@
-"""Measure what a comparison can detect: the elements where it would notice a zero in the place of the result.
+"""Measures what a comparison can detect: the elements where it would notice a zero in the place of the result.
 
 A kernel that computes nothing leaves zeros. The comparison is blind to that where zero is expected, or a float within
 the absolute bound of zero, or where both sides are NaN or infinite, which hide whatever went into them.

@@ -1,4 +1,4 @@
-"""Tells values that hide what computes them: all zero, all equal, NaN or infinite."""
+"""Recognises values that hide the kernel that computes them: all zero, all equal, NaN or infinite."""
 
 from __future__ import annotations
 

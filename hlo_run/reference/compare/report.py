@@ -58,7 +58,7 @@ def counts(leaves: Sequence[LeafComparison]) -> str:
 
 
 def rounding_parts(leaves: Sequence[LeafComparison], with_first: bool = True) -> Iterator[str]:
-    """Yield what rounding explains, with the first element that it explains, and what it does not."""
+    """Yield the verdicts of rounding: what it explains, with the first such element, and what it does not."""
     judged = [(leaf, leaf.rounding) for leaf in leaves if leaf.rounding is not None]
     if explained := sum(verdict.explained for _, verdict in judged):
         largest = max(verdict.largest for _, verdict in judged)
@@ -72,7 +72,7 @@ def rounding_parts(leaves: Sequence[LeafComparison], with_first: bool = True) ->
 
 
 def allowance_text(allowance: Allowance, dtype: DType) -> str:
-    """Return the values of an element that rounding explains, how far it may be off, and why."""
+    """Return the values of an element that rounding explains, the allowed error, and the reason."""
     values = (
         f"at {{{join(allowance.index)}}}: actual {element_text(allowance.actual, dtype)}, "
         f"expected {element_text(allowance.expected, dtype)}"

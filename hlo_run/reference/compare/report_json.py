@@ -18,7 +18,7 @@ from hlo_run.reference.compare.leaf_comparison import LeafComparison, RoundingVe
 from hlo_run.reference.compare.report import worst_errors
 from hlo_run.reference.values import Array
 
-Record: TypeAlias = dict[str, Any]
+Record: TypeAlias = dict[str, object]
 
 
 def comparison_record(comparison: Comparison, findings: Findings | None) -> Record:

@@ -44,7 +44,7 @@ _FEW = 0.01
 
 
 class RoundingSamples(Struct, frozen=True):
-    """Evaluations of a whole result in float64: exact ones, and ones with random roundings in every op, other ones at each call.
+    """Evaluations of a whole result in float64: exact ones, and ones with random roundings in every op, new ones at each call.
 
     Either may return None if the module cannot be evaluated so.
     """

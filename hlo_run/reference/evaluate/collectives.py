@@ -172,7 +172,7 @@ def _all_gather(instruction: HloInstruction, _device: Device) -> Combine:
 
 def _all_to_all(instruction: HloInstruction, _device: Device) -> Combine:
     """Send piece i of the dimension to member i and concatenate the received pieces; in the tuple form, send operand i."""
-    dims: tuple[int, ...] = instruction.attrs.get("dimensions", ())
+    dims = instruction.ints("dimensions")
 
     def combine(everyones: list[list[Value]]) -> list[Value]:
         count = len(everyones)

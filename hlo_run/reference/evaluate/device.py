@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from msgspec import Struct, field
 
+from hlo_run.arrays import NumpyType
 from hlo_run.errors import InternalError, Unsupported
 from hlo_run.hlo.feeds import Feed
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -47,7 +48,7 @@ class Step(Struct, frozen=True):
     slot: int
     dead: tuple[int, ...]
     dims: tuple[int, ...] | None
-    dtype: np.dtype[Any] | None
+    dtype: NumpyType | None
 
 
 class Plan(Struct, frozen=True):
@@ -95,10 +96,10 @@ class World(Struct):
 
 
 class Plans(Protocol):
-    """The plans of a module's computations, as `Device` asks for them."""
+    """The plans of a module's computations, as `Device` looks them up."""
 
     def plan(self, computation: HloComputation, lifted: bool) -> Plan:
-        """Return the plan of a computation; with `lifted`, the one that takes arrays in place of the scalars."""
+        """Return the plan of a computation; with `lifted`, the plan that takes arrays in place of the scalars."""
         ...
 
     def is_liftable(self, computation: HloComputation) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from hlo_run.analysis.facts import fact
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.values.shape import Shape
@@ -36,8 +37,8 @@ class DeviceGrid(Struct, frozen=True):
         module takes parts of arrays.
         """
         grid = DeviceGrid(
-            replicas if replicas > 0 else int(module.attrs.get("replica_count", 1)),
-            partitions if partitions > 0 else int(module.attrs.get("num_partitions", 1)),
+            replicas if replicas > 0 else module.replica_count,
+            partitions if partitions > 0 else module.num_partitions,
         )
         if grid.replicas < 1 or grid.partitions < 1 or grid.size > MOST_DEVICES:
             hint = "--num_replicas=N and --num_partitions=N set the numbers"
@@ -92,7 +93,11 @@ class DeviceGrid(Struct, frozen=True):
 
 def is_unpartitioned(module: HloModule) -> bool:
     """True if the module is not partitioned yet: it has shardings, and every partition gets the whole arguments."""
-    return has_shardy_attributes(module) or any(
+    return has_shardy_attributes(module) or fact(module, _has_shardings)
+
+
+def _has_shardings(module: HloModule) -> bool:
+    return any(
         instruction.sharding is not None or instruction.custom_call_target.strip('"').startswith("SPMD")
         for instruction in module.instructions
     )

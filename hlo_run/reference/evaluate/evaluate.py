@@ -88,7 +88,7 @@ def evaluate(
 
 
 def folded(module: HloModule, arguments: Sequence[Value]) -> Value:
-    """Return what `evaluate` does, with the same bits on every machine; a product of large matrices takes longer."""
+    """Return the result of `evaluate`, with the same bits on every machine; a product of large matrices takes longer."""
     with ordered_products():
         return evaluate(module, arguments)
 
@@ -151,7 +151,7 @@ class Reference:
         world = World(replicas, partitions, seed)
         if len(arguments) != world.size:
             raise UsageError(f"{world.size} devices need as many lists of arguments, but {len(arguments)} are given")
-        world.is_undivided = partitions > 1 and self._original.divided is None and not self._original.attrs.get("is_scheduled")
+        world.is_undivided = partitions > 1 and self._original.divided is None and not self._original.is_scheduled
         devices = [Device(world, number, self, feeds(number)) for number in range(world.size)]
         with quiet(), one_blas_thread():
             for device, values in zip(devices, arguments, strict=True):

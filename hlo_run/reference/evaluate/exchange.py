@@ -93,7 +93,7 @@ def _starts(value: Value) -> list[list[int]]:
 
 
 def _slice_sizes(instruction: HloInstruction, inputs: Sequence[Array]) -> tuple[tuple[int, ...], ...]:
-    sizes: tuple[tuple[int, ...], ...] = instruction.attrs["slice_sizes"]
+    sizes = instruction.in_place_slice_sizes
     ranks = [array.ndim for array in inputs]
     if [len(extents) for extents in sizes] != ranks:
         raise Unsupported(f"slice_sizes of {[len(e) for e in sizes]} dimensions for operands of {ranks}", instruction.where)

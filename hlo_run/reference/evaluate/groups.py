@@ -13,7 +13,6 @@ from __future__ import annotations
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.traits import TAKES_GLOBAL_IDS
-from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.reference.evaluate.device import Device, World
 
 IntLists = tuple[tuple[int, ...], ...]
@@ -27,7 +26,7 @@ def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
     Raises ParseError for use_global_device_ids without a channel_id.
     """
     world = device.world
-    groups = _groups(instruction.attrs.get("replica_groups"))
+    groups = instruction.replica_groups.groups()
     has_channel = instruction.channel_id is not None
     if has_channel and instruction.opcode in TAKES_GLOBAL_IDS:
         if instruction.use_global_device_ids:
@@ -68,10 +67,6 @@ def permute_ends(instruction: HloInstruction, device: Device) -> tuple[int | Non
     targets = [number(target) for source, target in pairs if source == own]
     check_members(instruction, (*targets, *(() if source is None else (source,))), world)
     return source, targets
-
-
-def _groups(value: ReplicaGroups | IntLists | None) -> IntLists:
-    return value.groups() if isinstance(value, ReplicaGroups) else value or ()
 
 
 def _pick(groups: IntLists, own: int, count: int) -> tuple[int, ...]:

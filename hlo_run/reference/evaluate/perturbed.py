@@ -1,4 +1,4 @@
-"""Evaluate in float64 with a random rounding error after every op: how far the module's types let a result be off.
+"""Evaluates in float64 with a random rounding error after every op, which shows how far the module's types let a result be off.
 
     s = bf16[8] add(x, y)       ⇒   s = f64[8], the sum times 1 ± 2^-9 with a random sign per element
 
@@ -108,7 +108,7 @@ def term_count(instruction: HloInstruction) -> int:
             return max((max(o.shape.dims, default=1) for o in instruction.operands if o.shape.is_array), default=1)
         case "custom-call" if instruction.custom_call_target.startswith(_PRODUCT_CALLS) and len(operands) > 1:
             # A product of [m,k] and [k,n] has m·k·k·n / m·n = k² terms, a convolution as many with its window.
-            window = math.prod(dim.size for dim in instruction.attrs["window"].dims) if "window" in instruction.attrs else 1
+            window = math.prod(dim.size for dim in instruction.window.dims)
             return max(1, round(math.sqrt(operands[0] * operands[1] / max(1, results) * window)))
         case "fft" | "custom-call" | "cholesky" | "triangular-solve":
             return max((max(o.shape.dims, default=1) for o in instruction.operands if o.shape.is_array), default=1)
@@ -160,8 +160,8 @@ class Perturbation:
         for before, after in zip(original.computations, wide.computations, strict=True):
             # A widened computation may have exact converts after the others.
             originals.update(zip(after.instructions, before.instructions, strict=False))
-        in_parts = original.attrs.get("num_partitions", 1) > 1 and original.divided is None
-        in_parts = in_parts and not original.attrs.get("is_scheduled")
+        in_parts = original.num_partitions > 1 and original.divided is None
+        in_parts = in_parts and not original.is_scheduled
         return Perturbation(seed, originals, _last_ops(wide), in_parts, in_tf32)
 
     def choose(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from hlo_run.arrays import NumpyType
 from hlo_run.custom_calls import is_registered
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -134,7 +135,7 @@ def callees_first(computations: Iterable[HloComputation]) -> list[HloComputation
     return list(done)
 
 
-def _expected(shape: Shape) -> tuple[tuple[int, ...] | None, np.dtype[Any] | None]:
+def _expected(shape: Shape) -> tuple[tuple[int, ...] | None, NumpyType | None]:
     if not shape.is_array:
         return None, None
     return shape.dims, shape.dtype.numpy

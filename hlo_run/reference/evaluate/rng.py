@@ -114,7 +114,7 @@ def _take_state(instruction: HloInstruction, device: Device, delta: int) -> int:
 
 def _rng_get_and_update_state(instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
     yield from ()
-    old = _take_state(instruction, device, instruction.attrs["delta"])
+    old = _take_state(instruction, device, instruction.rng_delta)
     return np.array([old & _MASK_64, old >> 64], np.uint64).reshape(instruction.shape.dims)
 
 

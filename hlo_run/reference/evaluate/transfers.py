@@ -26,7 +26,7 @@ _PAIR = re.compile(r"\{\s*(\d+)\s*,\s*(\d+)\s*\}")
 def _infeed(instruction: HloInstruction, _operands: list[Value], device: Device) -> Frame:
     yield from ()
     shape = instruction.shape.tuple_shapes[0]
-    fed = instruction.attrs.get("fed", ())
+    fed = instruction.fed
     if not fed:
         return take_literal(device.infeed, shape), TOKEN
     return literal_of(shape, take_tiles(device.infeed, fed, device.partition)), TOKEN

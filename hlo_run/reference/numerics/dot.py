@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import methodcaller
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.arrays import NumpyType
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.reference.convert import convert
@@ -112,7 +112,7 @@ def _scaled_dot(instruction: HloInstruction, operands: Sequence[Array]) -> Array
     """
     result = instruction.shape.dtype
     types = [operand.shape.dtype for operand in instruction.operands]
-    computing: np.dtype[Any] = np.result_type(computing_type(result), *(computing_type(dtype) for dtype in types))
+    computing: NumpyType = np.result_type(computing_type(result), *(computing_type(dtype) for dtype in types))
     lhs, rhs, lhs_scale, rhs_scale = (
         widen(operand, dtype).astype(computing, copy=False) for operand, dtype in zip(operands, types, strict=True)
     )

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction
@@ -33,7 +32,7 @@ class Bounded(np.ndarray[Any, np.dtype[Any]]):
 
     sizes: Sizes
 
-    def __array_finalize__(self, source: NDArray[Any] | None) -> None:
+    def __array_finalize__(self, source: Array | None) -> None:
         self.sizes = getattr(source, "sizes", self.shape)
 
 
@@ -176,7 +175,7 @@ def dropped(instruction: HloInstruction, shape: Shape) -> HloRunError:
 
 def _broadcast_sizes(view: HloInstruction, _operands: Sequence[Array]) -> Sizes:
     sizes = list(view.shape.dims)
-    for dim, size in zip(view.attrs.get("dimensions", ()), view.operands[0].shape.dims, strict=True):
+    for dim, size in zip(view.ints("dimensions"), view.operands[0].shape.dims, strict=True):
         sizes[dim] = size
     return tuple(sizes)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.elementary import complex_functions as z
 from hlo_run.elementary import functions as e
 from hlo_run.elementary.rounding import Elementary
@@ -19,7 +19,6 @@ from hlo_run.reference.numerics import functions as f
 from hlo_run.reference.numerics.precision import IS_WIDENED
 from hlo_run.reference.numerics.total_order import total_order_key
 from hlo_run.reference.values import (
-    Array,
     Function,
     Kernel,
     Row,
@@ -80,7 +79,7 @@ def _rounded(function: Elementary, instruction: HloInstruction) -> Function:
 def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: bool) -> Kernel:
     """Return a kernel that applies `function` to the widened operands and rounds to `result`."""
     # Operands of mixed precision (f32 with narrower floats, f64 with f32) compute in the wider type.
-    computing: np.dtype[Any] = np.result_type(*(computing_type(dtype) for dtype in types))
+    computing: NumpyType = np.result_type(*(computing_type(dtype) for dtype in types))
     if inexact:
         computing = precise_type(computing)
     if all(dtype.numpy == computing for dtype in types) and _gives(function, computing, len(types)) == result.numpy:
@@ -93,7 +92,7 @@ def _kernel(function: Function, types: Sequence[DType], result: DType, inexact: 
     return in_chunks(chunk, result.numpy)
 
 
-def _gives(function: Function, computing: np.dtype[Any], count: int) -> np.dtype[Any] | None:
+def _gives(function: Function, computing: NumpyType, count: int) -> NumpyType | None:
     """Return the result type of a ufunc on `count` operands of type `computing`; None if it is not a ufunc."""
     if not isinstance(function, np.ufunc):
         return None

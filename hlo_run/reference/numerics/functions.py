@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hlo_run.arrays import NumpyType
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.values import Array, Function
 
@@ -197,5 +198,5 @@ def as_unsigned(x: Array, bits: int) -> Array:
     return unsigned if bits == 8 * x.dtype.itemsize else unsigned & unsigned.dtype.type((1 << bits) - 1)
 
 
-def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _unsigned(dtype: NumpyType) -> NumpyType:
     return np.dtype(f"u{dtype.itemsize}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
 from hlo_run.reference.values import (
-    Array,
     Calls,
     Kernel,
     Value,
@@ -92,7 +91,7 @@ def ufunc_of(opcode: Opcode, dtype: DType) -> np.ufunc | None:
     return PRED_REDUCTIONS.get(opcode) if dtype.kind == "pred" else REDUCTIONS.get(opcode)
 
 
-def accumulating_type(opcode: Opcode, dtype: DType) -> np.dtype[Any]:
+def accumulating_type(opcode: Opcode, dtype: DType) -> NumpyType:
     """Return the type in which an op reduces: f64 or c128 for sums of floats or complex numbers."""
     computing = computing_type(dtype)
     return precise_type(computing) if opcode == "add" and dtype.kind in ("float", "complex") else computing

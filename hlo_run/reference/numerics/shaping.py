@@ -32,7 +32,7 @@ def _iota(instruction: HloInstruction) -> Kernel:
 
 def _broadcast(instruction: HloInstruction) -> Kernel:
     """Return a kernel whose result is a view that repeats elements by strides of 0."""
-    dims, mapping = instruction.shape.dims, tuple(instruction.attrs.get("dimensions", ()))
+    dims, mapping = instruction.shape.dims, instruction.ints("dimensions")
     spread = [size if d in mapping else 1 for d, size in enumerate(dims)]
     # The verifier allows unsorted dimensions: transpose the operand to the order of the result first.
     order = tuple(sorted(range(len(mapping)), key=mapping.__getitem__))

@@ -28,7 +28,7 @@ def _adjoint(matrix: Array) -> Array:
 
 
 def cholesky(matrix: Array) -> Array:
-    """Return L of L·Lᴴ for matrices [.., n, n], of which the lower triangles are read; all NaN if it does not exist."""
+    """Return L of L·Lᴴ for matrices [.., n, n], from their lower triangles; all NaN if it does not exist."""
     if not matrix.size:
         return matrix
     try:
@@ -47,12 +47,12 @@ def _cholesky_or_nan(matrix: Array) -> Array:
 
 
 def _triangular_solve(instruction: HloInstruction, operands: Sequence[Array]) -> Array:
-    attrs, dtype = instruction.attrs, instruction.shape.dtype
+    dtype = instruction.shape.dtype
     types = [operand.shape.dtype for operand in instruction.operands]
     wide = [widen(operand, kind) for operand, kind in zip(operands, types, strict=True)]
     matrix, right = (x.astype(precise_type(x.dtype)) for x in wide)
     lower = instruction.lower
-    transpose: str = attrs.get("transpose_a", "NO_TRANSPOSE")
+    transpose = instruction.transpose_a
     # Every form is turned into a lower triangle on the left side.
     if transpose == "ADJOINT":
         matrix = np.conj(matrix)

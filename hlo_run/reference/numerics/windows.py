@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from hlo_run.hlo.attributes.table import Window, WindowDim
+from hlo_run.arrays import NumpyType
+from hlo_run.hlo.attributes.table import WindowDim
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.dtype import DType
@@ -58,7 +59,7 @@ def _prepare_reduce_window(instruction: HloInstruction) -> Kernel | None:
     return kernel
 
 
-def _identity(opcode: Opcode, dtype: np.dtype[Any]) -> Array:
+def _identity(opcode: Opcode, dtype: NumpyType) -> Array:
     """Return the identity of a reduction; a sum has -0."""
     if opcode in ("maximum", "minimum") and dtype.kind != "b":
         low, high = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
@@ -112,14 +113,13 @@ def _reduce_window(instruction: HloInstruction, operands: Sequence[Value], calls
 
 
 def _window_dims(instruction: HloInstruction) -> tuple[WindowDim, ...]:
-    window: Window | None = instruction.attrs.get("window")
-    return window.dims if window else (WindowDim(),) * instruction.operands[0].shape.rank
+    return instruction.window.dims or (WindowDim(),) * instruction.operands[0].shape.rank
 
 
 def window_steps(
     window_dims: Sequence[WindowDim], dims: Sequence[int], out_dims: Sequence[int]
 ) -> Iterator[tuple[_Slices, _Slices]]:
-    """Yield for each window element, row-major, the slices of outputs that read an input through it, and of those inputs.
+    """Yield for each window element, row-major, the slices of outputs that read an input through it, and of these inputs.
 
     Window elements that fall into padding or dilation holes for every output are left out.
     """

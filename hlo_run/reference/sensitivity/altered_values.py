@@ -24,7 +24,7 @@ _ROUNDINGS = 4.0
 
 
 def altered(value: Value, instruction: HloInstruction, seed: int, sign: int = 1) -> Value:
-    """Return a value of `instruction` with all arrays changed that others read: not its workspaces.
+    """Return a value of `instruction` with all arrays changed that others read, without its workspaces.
 
     The opposite `sign` changes floats and integers the other way.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -13,7 +12,7 @@ _MOST_NAMED, _MOST_REASONS = 4, 3
 
 
 class KernelSight(Struct, frozen=True):
-    """The answer whether a changed result of the kernel of instruction `name` shows in the comparison; None: not measured.
+    """Tells whether a changed result of the kernel of instruction `name` shows in the comparison; None: not measured.
 
     `reason` says why it does not show, or why that was not measured.
     """
@@ -35,7 +34,7 @@ class KernelSights(Struct, frozen=True):
 
     @property
     def measured(self) -> int:
-        """The number of kernels that are seen or known not to be."""
+        """The number of kernels that are seen or known to be unseen."""
         return sum(kernel.seen is not None for kernel in self.kernels)
 
     @property
@@ -49,7 +48,7 @@ class KernelSights(Struct, frozen=True):
         return all(kernel.seen is not False for kernel in self.kernels)
 
     def or_seen_in(self, other: KernelSights) -> KernelSights:
-        """Return these with the kernels seen that `other`, of the same module with other arguments, sees."""
+        """Return these sights with the kernels seen that `other`, of the same module with other arguments, sees."""
         better = {kernel.name: kernel for kernel in other.kernels if kernel.seen}
         return KernelSights(tuple(better.get(kernel.name, kernel) for kernel in self.kernels))
 
@@ -86,7 +85,7 @@ def named(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + more
 
 
-def kernels_record(sights: KernelSights) -> dict[str, Any]:
+def kernels_record(sights: KernelSights) -> dict[str, object]:
     """Return the record for JSON; docs/report.md is the schema."""
     kernels = [{"name": kernel.name, "seen": kernel.seen, "reason": kernel.reason} for kernel in sights.kernels]
     return {"seen": sights.seen, "measured": sights.measured, "kernels": kernels}

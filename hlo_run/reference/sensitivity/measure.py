@@ -35,7 +35,7 @@ _RESERVED_RUNS = 2.0
 
 
 def measure(run: RecordedRun, kernels: Sequence[HloInstruction], notices: Notices) -> KernelSights:
-    """Return what the comparison sees of each kernel."""
+    """Return the comparison's view of each kernel."""
     return _Measure(run, kernels, notices).measured()
 
 

@@ -1,4 +1,4 @@
-"""Says why a changed result of a kernel does not show, from what became of it."""
+"""Tells why a changed result of a kernel does not show, from the fate of the change."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Notices(Protocol):
         ...
 
     def count(self, place: Exit, expected: Array, actual: Array) -> int:
-        """Return how many of some elements of the array at an exit it refuses by its bounds."""
+        """Return how many of some elements of the array at an exit the comparison refuses by its bounds."""
         ...
 
 
@@ -98,6 +98,8 @@ class RecordedRun:
                 self.values[step.slot] = evaluate(step, self.values)
         self.runs = dict(self._alterations.runs)
         self._alterations.usual = self.runs
+        self.last_values: dict[HloInstruction, Value] = self._alterations.last
+        """The last value of each kernel that ran."""
         self.users = self._users()
         self.carriers = self._carriers(kernels)
         self.exits = self._exits()
@@ -185,7 +187,7 @@ class RecordedRun:
         in_last_iteration: bool = False,
         last_only: bool = False,
     ) -> Trace:
-        """Alter the results of `kernels` and evaluate what depends on them, until the comparison notices something.
+        """Alter the results of `kernels` and evaluate their dependents, until the comparison notices something.
 
         `within` is a bit mask of the steps to evaluate (None: all). Results in loops are altered in every iteration. With
         `in_last_iteration`, only the last iteration is evaluated again. With `last_only`, all are, and the last result of each

@@ -24,7 +24,7 @@ _TO_APPLY: frozenset[Opcode] = frozenset(
 
 
 def work_of_steps(steps: Sequence[Step], runs: Mapping[HloInstruction, int]) -> list[float]:
-    """Return the nanoseconds of each step. `runs` says how often some instructions inside loops ran."""
+    """Return the nanoseconds of each step. `runs` has the counts of some instructions inside loops."""
     return [_work(step.instruction, runs) for step in steps]
 
 

@@ -11,7 +11,7 @@ from hlo_run.sharding.values.make import device_array
 
 
 def division_of(shape: Shape, leaf: SingleSharding, partitions: int) -> Division:
-    """Return how `leaf` divides an array of `shape`. Without tiles every partition has the whole array, or an addend of it.
+    """Return the division of an array of `shape` by `leaf`. Without tiles every partition has the whole array, or an addend.
 
     Of an array on one device, the others have no tile.
     """

@@ -28,7 +28,7 @@ class DimGroup(Struct, frozen=True):
 
 
 class ProductDims(Struct, frozen=True):
-    """The dimensions of a dot or convolution by their role; `spatial` are those that only a convolution has."""
+    """The dimensions of a dot or convolution by their role; only a convolution has `spatial` ones."""
 
     batch: tuple[DimGroup, ...]
     contracting: tuple[DimGroup, ...]

@@ -81,7 +81,7 @@ def draw(title: str, shape: Shape, sharding: Sharding, partitions: int) -> str:
 
 
 def legend(text: str) -> str:
-    """Return what the marks in drawings mean, "" if they have none."""
+    """Return the meaning of the marks in drawings, "" if they have none."""
     return ". ".join(words for kind, words in _LEGENDS.items() if _MARKS[kind] in text)
 
 

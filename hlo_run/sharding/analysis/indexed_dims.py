@@ -6,12 +6,11 @@ A scatter is described as a gather: its updates are the slices, and its inserted
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.hlo.views import indexed as views
@@ -37,7 +36,7 @@ class Indexed(views.Indexed, frozen=True):
         return tuple(batch[dim if dim < self.index_vector_dim else dim - 1] for dim in indices_dims)
 
     def passthrough(self) -> MatchingDims:
-        """Return the operand's dimensions that every slice has whole, and theirs in the slices."""
+        """Return the operand's dimensions that every slice has whole, and their dimensions in the slices."""
         sizes = self.operand.shape.dims
         pairs = [
             (dim, window)
@@ -47,12 +46,12 @@ class Indexed(views.Indexed, frozen=True):
         return MatchingDims(operand=tuple(a for a, _ in pairs), slices=tuple(b for _, b in pairs))
 
     def connected(self, without: Sequence[int] = ()) -> MatchingDims:
-        """Return the dimensions of the indices, except those in `without`, and theirs in the slices."""
+        """Return the dimensions of the indices, except the ones in `without`, and their dimensions in the slices."""
         dims = [d for d in self.row_dims if d not in without]
         return MatchingDims(indices=tuple(dims), slices=self.slices_of_indices(dims))
 
     def free(self) -> MatchingDims:
-        """Return the dimensions of the indices that no dimension of the operand goes along with, and theirs in the slices."""
+        """Return the dimensions of the indices that no dimension of the operand matches, and their dimensions in the slices."""
         parallel = self.parallel()
         return self.connected((*self.indices_batching, *(parallel.indices if parallel is not None else ())))
 
@@ -104,9 +103,9 @@ def iota_dim(value: HloInstruction) -> int | None:
     if value.shape.element_type != "s32":
         return None
     if value.opcode == "constant":
-        array: NDArray[Any] = np.asarray(value.constant_array)
+        array: Array = np.asarray(value.constant_array)
         for dim, size in enumerate(array.shape):
-            counted: NDArray[Any] = np.moveaxis(array, dim, -1)
+            counted: Array = np.moveaxis(array, dim, -1)
             if size > 1 and np.array_equal(counted, np.broadcast_to(np.arange(int(size)), counted.shape)):
                 return dim
         return None
@@ -143,13 +142,13 @@ def _along(sharding: SingleSharding, source: Sequence[int], target: Sequence[int
 
 
 def slices_from_indices(sharding: SingleSharding, what: Indexed) -> SingleSharding:
-    """Return the sharding of the slices that one of the indices suggests."""
+    """Return the sharding of the slices that the indices' sharding suggests."""
     dims = what.connected()
     return along_dims(sharding, dims.indices, dims.slices, what.slices.rank)
 
 
 def indices_from_slices(sharding: SingleSharding, what: Indexed) -> SingleSharding:
-    """Return the sharding of the indices that one of the slices suggests."""
+    """Return the sharding of the indices that the slices' sharding suggests."""
     dims = what.connected()
     return along_dims(sharding, dims.slices, dims.indices, what.indices.shape.rank)
 

@@ -1,4 +1,4 @@
-"""The number of partitions that a module's shardings are for, whatever its header says."""
+"""The number of partitions that a module's shardings need, whatever its header says."""
 
 from __future__ import annotations
 

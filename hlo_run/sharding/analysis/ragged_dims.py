@@ -13,7 +13,7 @@ from hlo_run.hlo.graph import HloInstruction
 
 
 class RaggedDim(Struct, frozen=True):
-    """One dimension of the product: its number in each operand and in the result, None where it has none.
+    """One dimension of the product: its number in each operand and in the result, None where it is absent.
 
     `is_whole` is true of the ragged dimension and of the groups, which cannot be divided, `is_contracted` of sums.
     """

@@ -17,7 +17,7 @@ def is_for_partitioner(module: HloModule) -> bool:
     Without any sharding, it cannot replicate an instruction with an effect, nor one that reads the number of the partition, nor
     a permute into given places. Such a module was divided before.
     """
-    if int(module.attrs.get("num_partitions", 1)) == 1:
+    if module.num_partitions == 1:
         return False
     if any(has_sharding(i) for i in module.instructions) or has_shardy_attributes(module):
         return True

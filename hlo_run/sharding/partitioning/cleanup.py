@@ -54,7 +54,7 @@ def _forward_elements(module: HloModule, computations: Sequence[HloComputation])
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
-    """Merge equal instructions, unless they stand for instructions with different shardings."""
+    """Merge equal instructions."""
     values = EqualValues(ValueKeys(False))
     for instruction in computation.post_order():
         values.number(instruction)

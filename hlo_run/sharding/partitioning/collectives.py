@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from hlo_run.hlo.edit import copy_instruction, scalar_reducer
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.mesh import AxisRef, Mesh
+from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.replica_groups import MeshGroups, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
@@ -18,49 +17,25 @@ from hlo_run.hlo.values.tile_assignment import Iota, TileAssignment
 from hlo_run.records import replace
 from hlo_run.sharding.partitioning.state import State
 from hlo_run.sharding.values.make import device_array
+from hlo_run.sharding.values.mesh_groups import mesh_groups
 
 # Groups of devices: lists, tiles of (groups, members), or axes of a mesh; () is one group of all.
 Groups = tuple[tuple[int, ...], ...] | TileAssignment | MeshGroups
+# What XLA says of the collectives that the partitioner makes.
+_MADE = FrontendAttributes((("is_spmd_generated", "true"),))
 
 
 def groups_along(sharding: SingleSharding, dims: Sequence[int]) -> Groups:
     """Return the groups of devices whose tiles differ along tile dimensions `dims` only."""
     assert sharding.tiles is not None, "a sharding with tiles"
-    if isinstance(sharding.tiles.order, Iota) and dims:
-        return MeshGroups(_mesh_of(sharding.tiles), tuple(map(AxisRef, dims)))
-    others = [dim for dim in range(len(sharding.dims)) if dim not in dims]
-    devices = device_array(sharding).transpose([*others, *sorted(dims)])
-    return _rows(devices, math.prod(sharding.dims[dim] for dim in dims))
+    return groups_within(sharding, dims, [sharding.dims[dim] for dim in dims])
 
 
 def groups_within(sharding: SingleSharding, dims: Sequence[int], sizes: Sequence[int]) -> Groups:
     """Return groups of `sizes` neighbours along each of the tile dimensions `dims`."""
     assert sharding.tiles is not None, "a sharding with tiles"
     wanted = [(dim, size) for dim, size in zip(dims, sizes, strict=True) if size > 1]
-    if isinstance(sharding.tiles.order, Iota) and wanted:
-        refs = [
-            AxisRef(dim) if sharding.dims[dim] == size else AxisRef(dim, sharding.dims[dim] // size, size) for dim, size in wanted
-        ]
-        return MeshGroups(_mesh_of(sharding.tiles), tuple(refs))
-    split: list[int] = []
-    inner: dict[int, int] = {}
-    for dim, count in enumerate(sharding.dims):
-        size = sizes[list(dims).index(dim)] if dim in dims else 1
-        split.append(count // size)
-        if dim in dims:
-            inner[dim] = len(split)
-            split.append(size)
-    places = [inner[dim] for dim in sorted(dims)]
-    devices = device_array(sharding).reshape(split)
-    devices = devices.transpose([*(place for place in range(len(split)) if place not in places), *places])
-    return _rows(devices, math.prod(sizes))
-
-
-def _mesh_of(tiles: TileAssignment) -> Mesh:
-    axes = tuple((f"axis_{number}", size) for number, size in enumerate(tiles.dims))
-    order = tiles.order
-    is_plain = isinstance(order, Iota) and order.numbers() == tuple(range(tiles.count))
-    return Mesh(axes, None if is_plain else order)
+    return mesh_groups(sharding.tiles, wanted) if wanted else _rows(device_array(sharding), 1)
 
 
 def _rows(devices: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> tuple[tuple[int, ...], ...]:
@@ -136,6 +111,7 @@ def all_gather(state: State, value: HloInstruction, groups: Groups, dim: int) ->
         replica_groups=_everywhere(state, groups),
         dimensions=(dim,),
         use_global_device_ids=True,
+        frontend_attributes=_MADE,
     )
 
 
@@ -149,6 +125,7 @@ def all_reduce(state: State, value: HloInstruction, reduction: HloComputation, g
         channel_id=state.channels.take(),
         replica_groups=_everywhere(state, groups, is_ordered=False),
         use_global_device_ids=True,
+        frontend_attributes=_MADE,
     )
 
 
@@ -161,6 +138,7 @@ def all_to_all(state: State, value: HloInstruction, groups: Groups, dim: int) ->
         channel_id=state.channels.take(),
         replica_groups=_everywhere(state, groups),
         dimensions=(dim,),
+        frontend_attributes=_MADE,
     )
 
 
@@ -179,7 +157,14 @@ def permute(state: State, value: HloInstruction, pairs: Sequence[tuple[int, int]
         return state.builder.zeros(value.shape)
     if len(moved) == state.partitions and all(source == target for source, target in moved):
         return value
-    return state.builder.add("collective-permute", value.shape, [value], channel_id=channel, source_target_pairs=tuple(moved))
+    return state.builder.add(
+        "collective-permute",
+        value.shape,
+        [value],
+        channel_id=channel,
+        source_target_pairs=tuple(moved),
+        frontend_attributes=_MADE,
+    )
 
 
 def all_gather_dims(state: State, value: HloInstruction, sharding: SingleSharding, dims: Sequence[int]) -> HloInstruction:

@@ -8,7 +8,7 @@ from hlo_run.sharding.values.merge import is_subtiling
 
 
 def compatible_with(partial: SingleSharding, target: SingleSharding) -> SingleSharding | None:
-    """Return a sharding with the tiles' extents of `target` that divides `partial`, whose devices share data; None if none does.
+    """Return a sharding with the tile extents of `target` that divides `partial`, whose devices share data; None if none does.
 
     It is `target` itself if that divides `partial`.
     """

@@ -1,4 +1,4 @@
-"""Exchange the edges of tiles between neighbours, when the tiles that a computation reads are not those that devices have."""
+"""Exchange the edges of tiles between neighbours, if the tiles that a computation reads are not the devices' tiles."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def look_up(b: Builder, table: Sequence[int], element_type: str, place: HloInstr
 def partition_offsets(
     b: Builder, shape: Shape, sharding: SingleSharding, partition_id: HloInstruction, dims: Collection[int] = ()
 ) -> list[HloInstruction]:
-    """Return per dimension (with `dims`: of these only) where the device's tile begins, as an s32 scalar."""
+    """Return per dimension (of all, or of `dims` only) the start of the device's tile, as an s32 scalar."""
     part = shard_shape(shape, sharding)
     places = device_array(sharding)
     found: list[HloInstruction] = []

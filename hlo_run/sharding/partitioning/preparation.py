@@ -1,4 +1,4 @@
-"""Rewrite what the partitioner would divide with several exchanges of halos where one is enough.
+"""Rewrites instructions that the partitioner would divide with several exchanges of halos where one is enough.
 
     concatenate(slice(x) [6:8], slice(x) [0:6])             =>   rotate(x) right by 2
     slice(pad(x))                                           =>   pad(x)
@@ -75,7 +75,7 @@ def _merged_pad(cut: HloInstruction) -> HloInstruction | None:
         return None
     edges: list[tuple[int, int, int]] = []
     pays_off = False
-    for dim, ((low, high, inner), (start, limit, stride)) in enumerate(zip(pad.padding, cut.attrs["slice"], strict=True)):
+    for dim, ((low, high, inner), (start, limit, stride)) in enumerate(zip(pad.padding, cut.slice_ranges, strict=True)):
         if inner or stride != 1:
             return None
         whole = pad.shape.dims[dim]
@@ -84,12 +84,12 @@ def _merged_pad(cut: HloInstruction) -> HloInstruction | None:
     if not pays_off:
         return None
     made = Editor(pad).add("pad", cut.shape, pad.operands, padding=tuple(edges))
-    made.attrs["sharding"] = cut.sharding
+    made.attrs["sharding"] = cut.given_sharding
     return made
 
 
 def _slices(values: Sequence[HloInstruction], dim: int) -> bool:
-    return all(value.opcode == "slice" and value.attrs["slice"][dim][2] == 1 for value in values)
+    return all(value.opcode == "slice" and value.slice_ranges[dim][2] == 1 for value in values)
 
 
 def _rotation(joined: HloInstruction) -> HloInstruction | None:
@@ -103,7 +103,7 @@ def _rotation(joined: HloInstruction) -> HloInstruction | None:
     is_whole = value.shape.dims == joined.shape.dims and value.shape.element_type == joined.shape.element_type
     if start.operands[0] is not value or not is_whole or not _have_one_sharding(joined, value):
         return None
-    if end.attrs["slice"][dim][0] != start.attrs["slice"][dim][1]:
+    if end.slice_ranges[dim][0] != start.slice_ranges[dim][1]:
         return None
     return _rotated(Editor(joined), value, dim, end.shape.dims[dim])
 
@@ -127,7 +127,7 @@ def _edge(part: HloInstruction | None, middle: HloInstruction, dim: int) -> _Edg
         part = part.operands[0]
     if part is None or not _slices([part], dim) or part.operands[0] is not middle:
         return None
-    return _Edge(part.attrs["slice"][dim][0], tuple(changes))
+    return _Edge(part.slice_ranges[dim][0], tuple(changes))
 
 
 def _wrapped(joined: HloInstruction) -> HloInstruction | None:

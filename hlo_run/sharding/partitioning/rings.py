@@ -1,4 +1,4 @@
-"""Loops of products whose operand, or sum, goes round a ring of devices: when they are made, and which were made."""
+"""Loops of products whose operand, or sum, goes round a ring of devices: the conditions, and the loops that were made."""
 
 from __future__ import annotations
 

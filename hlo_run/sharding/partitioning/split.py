@@ -1,4 +1,4 @@
-"""Shardings to go through on the way to another one: with a dimension split in two, or with a dimension not divided."""
+"""Shardings between two others: with a dimension split in two, or with a dimension not divided."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Divide the work of a module between its partitions: every device computes its tiles, and collectives move what others need.
+"""Divide the work of a module between its partitions: every device computes its tiles, and collectives move the rest.
 
     x = f32[8] parameter(0), sharding={devices=[2]<=[2]}     =>   x = f32[4] parameter(0)
     y = f32[] reduce(x, 0), to_apply=add                          y = f32[] all-reduce(reduce(x, 0)), to_apply=add
 
 Each instruction has the tiles that its sharding says; one without a sharding is computed on all devices. What has an unreduced
 sharding stays a sum of the devices' results. Manual regions run as
-written. Needs the shardings of `sharding-propagation`, and leaves only those of the entry's parameters. XLA's `SpmdPartitioner`
+written. Needs the shardings of `sharding-propagation`, and leaves none but those of transfers. XLA's `SpmdPartitioner`
 with the options of XLA:GPU. With `--xla_gpu_threshold_for_windowed_einsum_mib`, large products of dots are loops that send tiles
 round a ring of devices.
 """
@@ -73,7 +73,7 @@ class SpmdPartitioning(Struct, frozen=True):
 
             ctx.ran(SPMD_CLEANUP, lambda: Step(Level.HLO, SPMD_CLEANUP, row, text, changed=changed))
 
-        replicas, partitions = (int(module.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+        replicas, partitions = module.replica_count, module.num_partitions
         is_divided = any(has_sharding(i) for i in module.instructions)
         if not is_divided and not is_for_partitioner(module):
             return
@@ -82,7 +82,6 @@ class SpmdPartitioning(Struct, frozen=True):
         prepare(module)
         channels = Channels(next_channel_id(module))
         whole = module.entry
-        kept = [parameter.sharding for parameter in whole.parameters]
         divided = DividedEntry(
             tuple(_divisions(parameter, partitions) for parameter in whole.parameters), _divisions(whole.root, partitions)
         )
@@ -96,13 +95,10 @@ class SpmdPartitioning(Struct, frozen=True):
                     module, computation, sharding, replicas, partitions, channels, rings, unreduced, divides_updates
                 )
                 _put(module, computation, made)
-        clean_up(module, tell)
         for instruction in module.instructions:
             if instruction.opcode not in _KEEPS_SHARDING:
                 instruction.attrs.pop("sharding", None)
-        for parameter, sharding in zip(module.entry.parameters, kept, strict=True):
-            if sharding is not None:
-                parameter.attrs["sharding"] = sharding
+        clean_up(module, tell)
         _fit_layout(module)
         module.divided = divided if is_divided else None
 
@@ -212,7 +208,7 @@ def _share_with_computations(instruction: HloInstruction) -> None:
     """Give the parameters of called computations the shardings of what they get; a loop's condition is not divided."""
     if instruction.opcode == "while":
         for computation in (instruction.while_condition, instruction.while_body):
-            computation.parameters[0].attrs["sharding"] = instruction.sharding
+            computation.parameters[0].attrs["sharding"] = instruction.given_sharding
         root = instruction.while_condition.root
         assert root.sharding is not None
         root.attrs["sharding"] = all_data_replicated(elements_of(root.sharding)[0])
@@ -220,10 +216,10 @@ def _share_with_computations(instruction: HloInstruction) -> None:
     operands = instruction.operands[1:] if instruction.opcode == "conditional" else instruction.operands
     if instruction.opcode == "conditional":
         for computation, operand in zip(instruction.called_computations, operands, strict=True):
-            computation.parameters[0].attrs["sharding"] = operand.sharding
+            computation.parameters[0].attrs["sharding"] = operand.given_sharding
     else:
         for parameter, operand in zip(instruction.to_apply.parameters, operands, strict=True):
-            parameter.attrs["sharding"] = operand.sharding
+            parameter.attrs["sharding"] = operand.given_sharding
 
 
 def _callees_first(module: HloModule) -> list[HloComputation]:
@@ -273,8 +269,8 @@ def _put(module: HloModule, old: HloComputation, new: HloComputation) -> None:
 
 def _fit_layout(module: HloModule) -> None:
     """Let the header's layout have the shapes of the parts."""
-    layout = module.attrs.get("entry_computation_layout")
-    if not isinstance(layout, EntryLayout):
+    layout = module.entry_layout
+    if layout is None:
         return
     new = tuple(p.shape.in_layout_of(old) for old, p in zip(layout.parameters, module.entry.parameters, strict=True))
     module.attrs["entry_computation_layout"] = EntryLayout(new, module.entry.root.shape.in_layout_of(layout.result))

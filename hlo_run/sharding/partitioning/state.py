@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding, SingleSharding
 from hlo_run.hlo.values.tile_assignment import TileAssignment
@@ -56,7 +56,7 @@ class Builder(InstructionMaker):
         return made
 
     def keeps_addends(self, value: HloInstruction) -> bool:
-        """True if the value is what `origin` computes on a device, and stays an addend."""
+        """True if the value is the part that `origin` computes on a device, and stays an addend."""
         origin = self.origin
         return origin is not None and origin in self._unreduced and value.opcode == origin.opcode
 
@@ -159,7 +159,7 @@ class Part(Struct, frozen=True):
 
     @property
     def builder(self) -> Builder:
-        """The builder that the part's state has."""
+        """The builder of the part's state."""
         return self.state.builder
 
     def reshard(self, target: Sharding) -> Part:
@@ -176,7 +176,7 @@ class Part(Struct, frozen=True):
 
 
 def key_of(sharding: Sharding) -> object:
-    """Return what tells a sharding from others, whatever its notation."""
+    """Return a key of a sharding that does not depend on its notation."""
     return tuple(
         (leaf.kind, leaf.device, leaf.dims, leaf.subgroups, leaf.tiles.devices() if leaf.tiles is not None else ())
         for leaf in elements_of(sharding)

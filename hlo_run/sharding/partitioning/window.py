@@ -57,7 +57,7 @@ class _Dim(Struct):
 def windowed(
     part: Part, window: Window, target: SingleSharding, fill: HloInstruction, masks: bool = True, masks_compact: bool = False
 ) -> Windowed | None:
-    """Return what each device needs of a value for its tile, under `target`, of a result by `window` (one entry per dimension).
+    """Return the elements that each device needs for its tile, under `target`, of a result by `window` (one entry per dimension).
 
     `fill` is the padding. Returns None if the window's strides and dilations are not supported. Windows of equal padding share
     the steps; XLA ignores the padding there, so two reductions of one array get the same one.
@@ -307,7 +307,7 @@ def _divide(number: int, divisor: int) -> int:
 def windowed_for_slice(
     part: Part, starts: Sequence[int], limits: Sequence[int], strides: Sequence[int], target: SingleSharding
 ) -> Windowed | None:
-    """Return what each device needs for its tile of a slice."""
+    """Return the elements that each device needs for its tile of a slice."""
     dims = [
         WindowDim(1, stride, -start, limit - size)
         for start, limit, stride, size in zip(starts, limits, strides, part.base.dims, strict=True)
@@ -317,7 +317,7 @@ def windowed_for_slice(
 
 
 def slice_of(part: Part, found: Windowed, strides: Sequence[int], base: Shape, target: SingleSharding) -> HloInstruction:
-    """Return the tile of a slice from what `windowed_for_slice` found."""
+    """Return the tile of a slice from the result of `windowed_for_slice`."""
     starts = [-dim.pad_low for dim in found.window.dims]
     limits = [size + dim.pad_high for size, dim in zip(found.value.shape.dims, found.window.dims, strict=True)]
     if not any(starts) and all(stride == 1 for stride in strides) and tuple(limits) == found.value.shape.dims:
@@ -329,7 +329,7 @@ def slice_of(part: Part, found: Windowed, strides: Sequence[int], base: Shape, t
 def windowed_for_pad(
     part: Part, fill: HloInstruction, edges: Sequence[tuple[int, int, int]], target: SingleSharding
 ) -> Windowed | None:
-    """Return what each device needs for its tile of a pad."""
+    """Return the elements that each device needs for its tile of a pad."""
     is_zero = fill.opcode == "constant" and not np.any(np.asarray(fill.constant_array))
     dims = [WindowDim(1, 1, low, high, inner + 1) for low, high, inner in edges]
     masks = any(
@@ -342,7 +342,7 @@ def windowed_for_pad(
 
 
 def pad_of(part: Part, found: Windowed, fill: HloInstruction) -> HloInstruction:
-    """Return the padded value from what `windowed_for_pad` found, in the default layout as XLA's."""
+    """Return the padded value from the result of `windowed_for_pad`, in the default layout as XLA's."""
     edges = [(dim.pad_low, dim.pad_high, dim.base_dilation - 1) for dim in found.window.dims]
     if not any(map(any, edges)):
         return found.value

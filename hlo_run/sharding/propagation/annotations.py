@@ -18,7 +18,7 @@ _OPEN_DIMS = re.compile(r"unspecified_dims=\[([\d,\s]*)\]")
 
 
 def clean(run: Propagation, module: HloModule) -> None:
-    """Write every sharding with tiles, with one per leaf of a tuple, and without metadata; note those with open dimensions."""
+    """Write every sharding with tiles, one per leaf of a tuple, without metadata; note shardings with open dimensions."""
     for instruction in module.instructions:
         sharding = instruction.sharding
         if sharding is None:

@@ -45,7 +45,7 @@ def same_dims(one_shape: Shape, two: Shape) -> bool:
 
 
 def look_ahead(instruction: HloInstruction) -> SingleSharding | None:
-    """Return the sharding that the end of a chain of only users suggests, through users without one, or None."""
+    """Return the sharding that the end of a chain of only users suggests, through users without a sharding, or None."""
     chain = [instruction]
     while len(chain[-1].users) == 1:
         chain.append(chain[-1].users[0])

@@ -44,7 +44,7 @@ class ShardingPropagation(Struct, frozen=True):
         del ctx
         if module.is_propagated or not any(i.sharding is not None for i in module.instructions):
             return
-        flags = tuple(module.attrs.get("allow_spmd_sharding_propagation_to_output") or (False,))
+        flags = module.propagates_to_output or (False,)
         to_output = _flags(self.to_output) if self.to_output else flags
         to_parameters = _flags(self.to_parameters)
         run = Propagation(any(to_output), any(to_parameters))
@@ -84,7 +84,7 @@ def _find_callers(run: Propagation, module: HloModule) -> None:
             first = next((member for member in group if member.sharding is not None), None)
             for member in group if first is not None else ():
                 assert first is not None
-                member.attrs["sharding"] = first.sharding
+                member.attrs["sharding"] = first.given_sharding
             for called in instruction.called_computations:
                 run.caller[called] = instruction
 

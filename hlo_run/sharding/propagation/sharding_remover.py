@@ -33,7 +33,7 @@ class ShardingRemover(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
-        if int(module.attrs.get("num_partitions", 1)) != 1:
+        if module.num_partitions != 1:
             return
         calls = [call for call in module.instructions_of("custom-call") if call.custom_call_target in _TARGETS]
         calls = [call for call in calls if len(call.operands) == 1 and call.shape.compatible(call.operands[0].shape)]
@@ -48,4 +48,4 @@ def _remove(module: HloModule, computation: HloComputation, call: HloInstruction
     (source,), kept = call.operands, {name: call.attrs[name] for name in _OF_COPY if name in call.attrs}
     bypass(module, call, inherits=False)
     if call.custom_call_target in _LEAVES_COPY:
-        InstructionMaker(computation).add("copy", call.shape, (source,), **kept)
+        InstructionMaker(computation).add_with("copy", call.shape, (source,), kept)

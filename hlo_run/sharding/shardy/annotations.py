@@ -102,7 +102,7 @@ def closed(sharding: NamedSharding) -> NamedSharding:
 
 
 def is_open(sharding: NamedSharding) -> bool:
-    """True if the sharding says nothing: all dimensions are open, and no axis has a use."""
+    """True if the sharding leaves everything open: all dimensions, and no axis has a use."""
     return not (sharding.replicated or sharding.unreduced) and all(not dim.axes and not dim.is_closed for dim in sharding.dims)
 
 

@@ -12,7 +12,7 @@ Axes = tuple[AxisRef, ...]
 
 
 def sub_axis(mesh: Mesh, axis: int, pre_size: int, size: int) -> AxisRef:
-    """Return the part of an axis after `pre_size` major devices, with `size` devices; the whole axis if it is that."""
+    """Return the part of an axis after `pre_size` major devices, with `size` devices, or the whole axis if that is it."""
     if pre_size == 1 and size == mesh.axes[axis][1]:
         return AxisRef(axis)
     return AxisRef(axis, pre_size, size)
@@ -43,7 +43,7 @@ def can_merge(major: AxisRef, minor: AxisRef) -> bool:
 
 
 def merged(major: AxisRef, minor: AxisRef, mesh: Mesh) -> AxisRef:
-    """Return the part of the axis that two neighbours are together."""
+    """Return the part of the axis that two neighbours form together."""
     return sub_axis(mesh, major.axis, major.pre_size, major.size(mesh) * minor.size(mesh))
 
 

@@ -1,4 +1,4 @@
-"""Conditionals as XLA's way through StableHLO and back leaves them, where branches have no parameters and take what they use.
+"""Conditionals after XLA's way through StableHLO and back: branches have no parameters and capture the values they use.
 
     p = (f32[8], f32[4]) parameter(0); x = f32[4] get-tuple-element(p), index=1     =>   x = f32[4] parameter(0)
 

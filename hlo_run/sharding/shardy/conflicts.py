@@ -37,7 +37,7 @@ Directions = Callable[[int], Direction]
 
 
 def spread(projection: Projection, directions: Directions, sizes: Sequence[int], mesh: Mesh, is_elementwise: bool) -> None:
-    """Give each array the axes of each factor that do not contradict its own; edits the projection."""
+    """Give each array the axes of each factor that do not contradict its axes; edits the projection."""
     agreed = [_agreed(projection, factor, directions(factor)) for factor in range(len(sizes))]
     if not any(agreed):
         return

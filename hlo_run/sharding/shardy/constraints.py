@@ -1,4 +1,4 @@
-"""Sharding constraints before the propagation: what they say about their operands, and where loops use divided values.
+"""Sharding constraints before the propagation: their effect on their operands, and on divided values in loops.
 
 `given` maps instructions to the shardings of their leaves that are known before the propagation.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.attribute_values import AttributeValue, FrontendAttributes
 from hlo_run.hlo.values.sharding import NamedSharding
 from hlo_run.records import replace
 from hlo_run.sharding.shardy.annotations import CONSTRAINT, TO_GLOBAL, TO_LOCAL, Annotations, all_dims, is_call, is_open
@@ -71,7 +71,10 @@ def _outermost(value: HloInstruction, changing: dict[HloInstruction, int]) -> Hl
 
 def add_constraint(computation: HloComputation, value: HloInstruction, sharding: NamedSharding, given: Given) -> HloInstruction:
     """Add a constraint of a value."""
-    attributes = {"custom_call_target": CONSTRAINT, "frontend_attributes": FrontendAttributes(((shardy.SHARDING, ""),))}
+    attributes: dict[str, AttributeValue] = {
+        "custom_call_target": CONSTRAINT,
+        "frontend_attributes": FrontendAttributes(((shardy.SHARDING, ""),)),
+    }
     if "metadata" in value.attrs:
         attributes["metadata"] = value.attrs["metadata"]
     made = InstructionMaker(None, value.where, attributes).add("custom-call", value.shape, [value], name=value.name)
@@ -80,7 +83,7 @@ def add_constraint(computation: HloComputation, value: HloInstruction, sharding:
 
 
 def apply_constraints(module: HloModule, given: Given, annotations: Annotations) -> Given:
-    """Let the operands of closed constraints have their shardings, if nothing else says how they are divided.
+    """Let the operands of closed constraints have their shardings, unless something else divides them.
 
     Operands that stand for several values, such as results of loops, are replaced by the constraint where they are used. Those
     of constraints with unreduced axes are returned with the sharding.

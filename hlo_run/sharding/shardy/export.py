@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import DETACHED, InstructionMaker, bypass, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.attribute_values import AttributeValue, FrontendAttributes
 from hlo_run.hlo.values.mesh import AxisRef, Mesh
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import DimSharding, NamedSharding, Sharding, SingleSharding, TupleSharding
@@ -205,7 +204,9 @@ class Export:
         instruction.operands = tuple(operands)
         if found.result is None:
             return
-        copy = DETACHED.add("copy", instruction.shape, sharding=instruction.sharding, **metadata_of(instruction))
+        copy = DETACHED.add_with(
+            "copy", instruction.shape, (), {"sharding": instruction.given_sharding, **metadata_of(instruction)}
+        )
         parent.add(copy)
         self._module.replace_uses(instruction, copy)
         copy.operands = (instruction,)
@@ -213,8 +214,8 @@ class Export:
 
     def _as_copy(self, constraint: HloInstruction) -> HloInstruction:
         attributes = {name: value for name, value in constraint.attrs.items() if name in ("sharding", "metadata")}
-        copy = InstructionMaker(where=constraint.where).add(
-            "copy", constraint.shape, constraint.operands, name=constraint.name, **attributes
+        copy = InstructionMaker(where=constraint.where).add_with(
+            "copy", constraint.shape, constraint.operands, attributes, name=constraint.name
         )
         assert constraint.parent is not None
         constraint.parent.add(copy)

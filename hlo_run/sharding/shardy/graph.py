@@ -125,7 +125,7 @@ class ManualRegion(Struct, frozen=True):
 
 
 class ValueGraph(Struct):
-    """The graph of a module. `changing` says how many elements of the state of each loop change."""
+    """The graph of a module. `changing` has the number of changing elements in the state of each loop."""
 
     annotations: Annotations
     given: Given

@@ -78,7 +78,7 @@ def project(
     mesh: Mesh,
     is_closed: bool = False,
 ) -> Projection:
-    """Return the shardings along the factors of a rule; `is_closed` says what dimensions of arrays without a sharding are."""
+    """Return the shardings along the factors of a rule; `is_closed` tells whether dimensions without a sharding are closed."""
     pairs = (
         [_array(mapping, sharding, rule.sizes, mesh, is_closed) for mapping, sharding in zip(mappings, shardings, strict=True)]
         for mappings, shardings in ((rule.operands, operands), (rule.results, results))

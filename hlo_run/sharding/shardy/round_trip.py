@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from hlo_run.hlo.edit import InstructionMaker, clone_with_fusions, descending
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.sharding.shardy.rules import is_elementwise
 from hlo_run.sharding.values.make import elements_of
@@ -54,7 +54,7 @@ def _descend_results(entry: HloComputation) -> None:
         if shape == value.shape or not shape.is_array:
             continue
         attributes: dict[str, AttributeValue] = {"sharding": leaves[number]} if len(leaves) == len(operands) else {}
-        operands[number] = InstructionMaker(entry, value.where).add("reshape", shape, [value], **attributes)
+        operands[number] = InstructionMaker(entry, value.where).add_with("reshape", shape, [value], attributes)
     root.operands = tuple(operands)
 
 

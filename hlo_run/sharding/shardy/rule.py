@@ -27,7 +27,7 @@ class Kind(Enum):
 
 
 class Rule(Struct, frozen=True):
-    """Mappings of the operands and results to factors, the factors' sizes, and the kinds of those that are not `PASS`.
+    """Mappings of the operands and results to factors, the factors' sizes, and the kinds of all factors that are not `PASS`.
 
     Shardings do not move along `blocked` factors.
     """
@@ -61,7 +61,7 @@ class RuleBuilder:
         kind: Kind = Kind.PASS,
         is_blocked: bool = False,
     ) -> None:
-        """Add a factor of one dimension of each operand and result; None where it has none."""
+        """Add a factor of one dimension of each operand and result; None for an operand or result without it."""
         number = self._reserve(size, kind, is_blocked)
         for arrays, dims in ((self._operands, operand_dims), (self._results, result_dims)):
             for array, dim in zip(arrays, dims, strict=True):
@@ -93,7 +93,7 @@ class RuleBuilder:
             self.everywhere(dim, size, kind_of(dim))
 
     def pointwise_where_equal(self, before: Sequence[int], after: Sequence[int], kind: Kind, is_blocked: bool = False) -> None:
-        """Add a factor for each dimension; those whose extents differ are of this kind."""
+        """Add a factor for each dimension; factors of dimensions whose extents differ are of this kind."""
         for dim, (one, other) in enumerate(zip(before, after, strict=True)):
             if one == other:
                 self.everywhere(dim, one)

@@ -36,7 +36,7 @@ def pointwise(instruction: HloInstruction) -> Rule:
 
 
 def top_k(instruction: HloInstruction) -> Rule:
-    """Other dimensions; the one that elements are taken from needs whole operands."""
+    """Return the rule of a top-k: other dimensions; the dimension that elements are taken from needs whole operands."""
     builder = builder_for(instruction)
     before, after = instruction.operands[0].shape.dims, result_dims(instruction)[0]
     builder.pointwise_where_equal(before, after, Kind.REPLICATE, is_blocked=True)
@@ -101,6 +101,7 @@ _TARGETS: dict[str, Callable[[HloInstruction], Rule]] = {
     "Qr": _qr,
     "QrDecompositionBlock": _qr,
     "ProductOfElementaryHouseholderReflectors": _reflectors,
+    "TopK": top_k,
     "mhlo.topk": top_k,
     "ApproxTopK": _partial_reduce,
     "PartialReduce": _partial_reduce,

@@ -15,7 +15,7 @@ _REDUCERS: frozenset[Opcode] = frozenset(["add", "multiply", "maximum", "minimum
 
 
 def gather(instruction: HloInstruction) -> Rule:
-    """Offsets that are whole, batches, and collapsed dimensions, along which partial results are summed."""
+    """Return the rule of a gather: whole offsets, batches, and collapsed dimensions, whose partial results are summed."""
     access = Indexed.of(instruction)
     builder = RuleBuilder([access.operand.shape.rank, access.indices.shape.rank], [instruction.shape.rank])
 
@@ -27,7 +27,7 @@ def gather(instruction: HloInstruction) -> Rule:
 
 
 def scatter(instruction: HloInstruction) -> Rule:
-    """As a gather, whose slices are the updates; updates of different devices are summed if the reducer allows it."""
+    """Return the rule of a scatter: as a gather whose slices are the updates, which are summed if the reducer allows it."""
     count = len(instruction.operands) // 2
     access = Indexed.of(instruction)
     ranks = [value.shape.rank for value in instruction.operands]
@@ -79,7 +79,7 @@ def _add_offset(whole: int, place: int, size: int, slice_dim: int, add: _Add, is
 
 
 def dynamic_slice(instruction: HloInstruction) -> Rule:
-    """Whole dimensions; sliced ones need all of their operand."""
+    """Return the rule of a dynamic-slice: whole dimensions; sliced ones need all of their operand."""
     builder = RuleBuilder([value.shape.rank for value in instruction.operands], [instruction.shape.rank])
     before = instruction.operands[0].shape.dims
     builder.pointwise_where_equal(before, instruction.shape.dims, Kind.REPLICATE, is_blocked=True)
@@ -87,7 +87,7 @@ def dynamic_slice(instruction: HloInstruction) -> Rule:
 
 
 def dynamic_update_slice(instruction: HloInstruction) -> Rule:
-    """Operand and result are divided alike; the update is whole along the dimensions that it does not fill."""
+    """Return the rule of an update: operand and result alike; the update is whole along the dimensions that it does not fill."""
     builder = RuleBuilder([value.shape.rank for value in instruction.operands], [instruction.shape.rank])
     rest: Sequence[Dim] = [None] * (len(instruction.operands) - 2)
     is_constant = all(index.opcode == "constant" for index in instruction.operands[2:])

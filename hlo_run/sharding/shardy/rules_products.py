@@ -8,7 +8,7 @@ from hlo_run.sharding.shardy.rule import Kind, Rule, RuleBuilder
 
 
 def dot(instruction: HloInstruction) -> Rule:
-    """Batch dimensions, free dimensions of the left and the right operand, and contracted dimensions."""
+    """Return the rule of a dot: batch dimensions, free dimensions of either operand, and contracted dimensions."""
     left, right = (operand.shape.dims for operand in instruction.operands[:2])
     builder = RuleBuilder([len(left), len(right)], [instruction.shape.rank])
     out = 0
@@ -29,7 +29,7 @@ def dot(instruction: HloInstruction) -> Rule:
 
 
 def ragged_dot(instruction: HloInstruction) -> Rule:
-    """As of a dot; the ragged dimension and the groups need whole operands."""
+    """Return the rule of a ragged-dot, as of a dot; the ragged dimension and the groups need whole operands."""
     builder = RuleBuilder([operand.shape.rank for operand in instruction.operands], [instruction.shape.rank])
     for dim in ragged_dims(instruction):
         kind = Kind.REPLICATE if dim.is_whole else Kind.REDUCTION if dim.is_contracted else Kind.PASS
@@ -38,7 +38,7 @@ def ragged_dot(instruction: HloInstruction) -> Rule:
 
 
 def convolution(instruction: HloInstruction) -> Rule:
-    """Batch, features, and two factors of each spatial dimension: the windows' number and their size."""
+    """Return the rule of a convolution: batch, features, and per spatial dimension the windows' number and their size."""
     labels = instruction.dim_labels
     image, kernel, out = labels.input, labels.kernel, labels.output
     left, right, result = instruction.operands[0].shape.dims, instruction.operands[1].shape.dims, instruction.shape.dims
@@ -69,7 +69,7 @@ def convolution(instruction: HloInstruction) -> Rule:
 
 
 def cholesky(instruction: HloInstruction) -> Rule:
-    """Batches of matrices, which stay whole."""
+    """Return the rule of a cholesky: batches of matrices, which stay whole."""
     builder = RuleBuilder([instruction.shape.rank], [instruction.shape.rank])
     batch = instruction.shape.rank - 2
     builder.pointwise(instruction.shape.dims, lambda dim: Kind.PASS if dim < batch else Kind.REPLICATE)
@@ -77,7 +77,7 @@ def cholesky(instruction: HloInstruction) -> Rule:
 
 
 def triangular_solve(instruction: HloInstruction) -> Rule:
-    """Batches of matrices, which stay whole; the factors are as in the product that the solve undoes."""
+    """Return the rule of a solve: batches of matrices, which stay whole, with the factors of the product that it undoes."""
     matrix, right = (operand.shape.dims for operand in instruction.operands)
     builder = RuleBuilder([len(matrix), len(right)], [len(right)])
     for dim, size in enumerate(matrix[:-2]):
@@ -98,7 +98,7 @@ def triangular_solve(instruction: HloInstruction) -> Rule:
 
 
 def fft(instruction: HloInstruction) -> Rule:
-    """Batches; transformed dimensions stay whole."""
+    """Return the rule of a fft: batches; transformed dimensions stay whole."""
     before, after = instruction.operands[0].shape.dims, instruction.shape.dims
     builder = RuleBuilder([len(before)], [len(after)])
     for dim, size in enumerate(before):

@@ -16,12 +16,12 @@ def builder_for(instruction: HloInstruction) -> RuleBuilder:
 
 
 def result_dims(instruction: HloInstruction) -> list[tuple[int, ...]]:
-    """Return the extents of all results; () for those that are no arrays."""
+    """Return the extents of all results; () for results that are not arrays."""
     return [shape.dims if shape.is_array else () for _, shape in instruction.shape.leaves()]
 
 
 def broadcast(instruction: HloInstruction) -> Rule:
-    """The operand's dimensions, and new ones."""
+    """Return the rule of a broadcast: the operand's dimensions, and new ones."""
     builder = builder_for(instruction)
     source: dict[int, int] = {out: number for number, out in enumerate(instruction.dimensions)}
     for dim, size in enumerate(instruction.shape.dims):
@@ -30,7 +30,7 @@ def broadcast(instruction: HloInstruction) -> Rule:
 
 
 def transpose(instruction: HloInstruction) -> Rule:
-    """Each dimension in its new place."""
+    """Return the rule of a transpose: each dimension in its new place."""
     builder = builder_for(instruction)
     before = instruction.operands[0].shape.dims
     for out, dim in enumerate(instruction.dimensions):
@@ -39,7 +39,7 @@ def transpose(instruction: HloInstruction) -> Rule:
 
 
 def reshape(instruction: HloInstruction) -> Rule | None:
-    """Common factors of the extents, from major to minor, as long as both sides can be cut at the same places."""
+    """Return the rule of a reshape: common factors of the extents, from major to minor, while both sides can be cut alike."""
     before, after = instruction.operands[0].shape.dims, instruction.shape.dims
     if math.prod(before) == 0:
         return None
@@ -127,14 +127,14 @@ def _factor_to_align(behind: _Side, ahead: _Side, shared: int) -> int:
 
 
 def slice_or_pad(instruction: HloInstruction) -> Rule:
-    """Dimensions that keep their extent, and others, whose elements move between devices."""
+    """Return the rule of a slice or pad: dimensions that keep their extent, and others, whose elements move between devices."""
     builder = builder_for(instruction)
     builder.pointwise_where_equal(instruction.operands[0].shape.dims, instruction.shape.dims, Kind.PERMUTE)
     return builder.build()
 
 
 def reverse(instruction: HloInstruction) -> Rule:
-    """Reversed dimensions, whose elements move between devices, and others."""
+    """Return the rule of a reverse: reversed dimensions, whose elements move between devices, and others."""
     builder = builder_for(instruction)
     reversed_dims = instruction.dimensions
     builder.pointwise(instruction.shape.dims, lambda dim: Kind.PERMUTE if dim in reversed_dims else Kind.PASS)
@@ -142,7 +142,7 @@ def reverse(instruction: HloInstruction) -> Rule:
 
 
 def concatenate(instruction: HloInstruction) -> Rule:
-    """Other dimensions, and the joined one, which needs whole operands unless they are slices."""
+    """Return the rule of a concatenate: other dimensions, and the joined one, with whole operands unless these are slices."""
     builder = builder_for(instruction)
     joined = instruction.dimensions[0]
     operands = instruction.operands
@@ -154,7 +154,7 @@ def concatenate(instruction: HloInstruction) -> Rule:
 
 
 def reduce(instruction: HloInstruction) -> Rule:
-    """Reduced dimensions and others; init values have none."""
+    """Return the rule of a reduce: reduced dimensions and others; init values have none."""
     builder = builder_for(instruction)
     count = len(instruction.operands) // 2
     out = 0
@@ -174,7 +174,7 @@ def _is_untouched(instruction: HloInstruction, dim: int) -> bool:
 
 
 def reduce_window(instruction: HloInstruction) -> Rule:
-    """A factor per number of windows; elements at the borders of tiles move between devices."""
+    """Return the rule of a reduce-window: a factor per number of windows; elements at tiles' borders move."""
     builder = builder_for(instruction)
     sizes = result_dims(instruction)[0]
     builder.pointwise(sizes, lambda dim: Kind.PASS if _is_untouched(instruction, dim) else Kind.PERMUTE)
@@ -182,7 +182,7 @@ def reduce_window(instruction: HloInstruction) -> Rule:
 
 
 def select_and_scatter(instruction: HloInstruction) -> Rule:
-    """Dimensions without windows, and others, along which the source stays whole."""
+    """Return the rule of a select-and-scatter: dimensions without windows, and others, along which the source stays whole."""
     builder = builder_for(instruction)
     source = instruction.operands[1].shape.dims
     for dim, size in enumerate(instruction.shape.dims):
@@ -195,7 +195,7 @@ def select_and_scatter(instruction: HloInstruction) -> Rule:
 
 
 def sort(instruction: HloInstruction) -> Rule:
-    """The sorted dimension needs whole operands; it is blocked if there is no other one."""
+    """Return the rule of a sort: the sorted dimension needs whole operands; it is blocked if it is the only one."""
     builder = builder_for(instruction)
     sizes = instruction.operands[0].shape.dims
     sorted_dim = instruction.dimensions[0]
@@ -209,7 +209,7 @@ def sort(instruction: HloInstruction) -> Rule:
 
 
 def scan(instruction: HloInstruction) -> Rule:
-    """The scanned dimension of inputs and outputs, whose steps need each other; inits and carries have the other ones.
+    """Return the rule of a scan: the scanned dimension of inputs and outputs stays whole; inits and carries have the others.
 
     If the body changes shapes, its other dimensions are no factors.
     """
@@ -233,7 +233,7 @@ def scan(instruction: HloInstruction) -> Rule:
 
 
 def bitcast_convert(instruction: HloInstruction) -> Rule:
-    """All dimensions except the one that elements of fewer bits have in addition."""
+    """Return the rule of a bitcast-convert: all dimensions except the one that elements of fewer bits have in addition."""
     builder = builder_for(instruction)
     before, after = instruction.operands[0].shape.dims, instruction.shape.dims
     for dim, size in enumerate(min(before, after, key=len)):
@@ -246,7 +246,7 @@ def bitcast_convert(instruction: HloInstruction) -> Rule:
 
 
 def batch_norm_inference(instruction: HloInstruction) -> Rule:
-    """The dimensions of the array; the other operands have the features."""
+    """Return the rule of a batch-norm-inference: the dimensions of the array; the other operands have the features."""
     builder = builder_for(instruction)
     others = len(instruction.operands) - 1
     for dim, size in enumerate(instruction.shape.dims):
@@ -256,7 +256,7 @@ def batch_norm_inference(instruction: HloInstruction) -> Rule:
 
 
 def rng_bit_generator(instruction: HloInstruction) -> Rule:
-    """The state stays whole and passes no sharding on; the bits have factors of their own."""
+    """Return the rule of a rng-bit-generator: the state stays whole and passes no sharding on; the bits have separate factors."""
     builder = builder_for(instruction)
     for dim, size in enumerate(instruction.operands[0].shape.dims):
         builder.factor([dim], [dim, None], size, Kind.REPLICATE, is_blocked=True)
@@ -266,7 +266,7 @@ def rng_bit_generator(instruction: HloInstruction) -> Rule:
 
 
 def gathering_collective(instruction: HloInstruction) -> Rule:
-    """All-gather, all-to-all and reduce-scatter: other dimensions, and whole operands and results along theirs."""
+    """Return the rule of gathering collectives: other dimensions; along theirs, operands and results stay whole."""
     builder = builder_for(instruction)
     before, after = instruction.operands[0].shape.dims, result_dims(instruction)[0]
     own = instruction.dimensions

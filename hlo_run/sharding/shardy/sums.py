@@ -13,8 +13,8 @@ from itertools import accumulate
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import InstructionMaker, descending, next_channel_id
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.mesh import Mesh
 from hlo_run.hlo.values.replica_groups import MeshGroups, ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
@@ -47,7 +47,7 @@ class Sums:
                 "replica_groups": groups,
                 "use_global_device_ids": True,
             }
-            return body.add("all-reduce", part.shape, [part], reducer, **attributes)
+            return body.add_with("all-reduce", part.shape, [part], attributes, reducer)
 
         return self._manual(value, source, result, all_reduce)
 
@@ -90,7 +90,7 @@ class Sums:
         return self._manual(value, source, result, placed)
 
     def copied(self, value: HloInstruction, result: NamedSharding) -> HloInstruction:
-        """Divide a value otherwise, with as many addends as it has."""
+        """Divide a value in another way, with the same number of addends."""
         return self._add(value, "copy", value.shape, [value], hlo_sharding(closed(result), value.shape, (), None))
 
     def _manual(

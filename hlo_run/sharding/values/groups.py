@@ -38,7 +38,10 @@ class GroupedSharding(Struct, frozen=True):
 def group_on_dims(
     sharding: SingleSharding, dims: Sequence[int], shards: Sequence[int] = (), subgroup_manual: bool = False
 ) -> GroupedSharding:
-    """Group the devices along tile dimensions `dims`. `shards` says how many tiles each keeps inside of a group (default 1)."""
+    """Group the devices along tile dimensions `dims`.
+
+    `shards` has the number of tiles that each keeps inside of a group (default 1).
+    """
     assert sharding.tiles is not None, "a sharding with tiles"
     inner = list(sharding.dims)
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""Make shardings of tiles, and answer what a sharding gives to each device."""
+"""Makes shardings of tiles, and tells which part of a value each device has."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def elements_of(sharding: Sharding) -> tuple[SingleSharding, ...]:
 
 
 def leaf_count(shape: Shape) -> int:
-    """Return how many shardings a value of this shape has: one per array or token, and one for an empty tuple."""
+    """Return the number of shardings of a value of this shape: one per array or token, and one for an empty tuple."""
     if not shape.is_tuple:
         return 1
     return max(sum(leaf_count(part) for part in shape.tuple_shapes), 1 if not shape.tuple_shapes else 0)
@@ -210,7 +210,7 @@ def divides_evenly(shape: Shape, sharding: Sharding) -> bool:
 
 
 def offsets_of(shape: Shape, sharding: SingleSharding, device: int) -> tuple[int, ...]:
-    """Return where the part of `device` begins in the array; an array that is not divided begins at 0."""
+    """Return the start of the part of `device` in the array; an array that is not divided begins at 0."""
     if sharding.kind != "tiled":
         return (0,) * len(shape.dims)
     place = np.argwhere(device_array(sharding) == device)[0]

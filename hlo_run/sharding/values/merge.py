@@ -1,4 +1,4 @@
-"""Compare shardings by how finely they divide, and merge those that divide different dimensions."""
+"""Compares shardings by how finely they divide, and merges shardings that divide different dimensions."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def along_dims(
 
 
 def move_tiles(sharding: SingleSharding, source: int, target: int) -> SingleSharding:
-    """Divide dimension `target` as `source` was too, below its own tiles, and do not divide `source`."""
+    """Divide dimension `target` as `source` was too, below the tiles that it has, and do not divide `source`."""
     assert sharding.tiles is not None, "a sharding with tiles"
     dims = list(sharding.dims)
     dims.insert(target + 1, 1)
@@ -193,7 +193,7 @@ def _reshaped_tiles(source: Sequence[int], target: Sequence[int], sharding: Sing
 
 
 def through_reshape(source: Sequence[int], target: Sequence[int], sharding: SingleSharding) -> SingleSharding:
-    """Return the sharding that a reshape gives to its result: what survives of the tiles, replicated if nothing does.
+    """Return the sharding that a reshape gives to its result: the tiles that survive; replicated if none does.
 
     Unlike `reshape`, it takes the longest runs of dimensions that survive by themselves.
     """

@@ -363,13 +363,13 @@ def test_asynchronous_collectives_are_computed_beside_other_work(monkeypatch: py
     assert not threads["kAllReduce"].startswith("collective")
 
 
-def test_asynchronous_thunks_are_numbered_after_what_they_run() -> None:
+def test_asynchronous_thunks_are_numbered_before_what_they_run() -> None:
     executable = compile_module(PassContext(preset(DEFAULT_TARGET), Options(compile_processes=1)), parse(ASYNC))
     lines = thunk_sequence_text(executable).splitlines()
     start, done = (next(line for line in lines if word in line) for word in ("kAsyncStart", "kAsyncDone"))
-    assert start.startswith("002: ")
-    assert start.endswith("stream=communication_stream[0], async_id=2")
-    assert lines[lines.index(start) + 1].startswith("    001: kAllGather")
+    assert start.startswith("001: ")
+    assert start.endswith("stream=communication_stream[0], async_id=1")
+    assert lines[lines.index(start) + 1].startswith("    002: kAllGather")
     assert "async_id=" in done
 
 

@@ -154,7 +154,7 @@ CASES = (
         "p=f32[8,5] i=s32[] j=s32[]",
         "z = s32[] constant(0); x = f32[1,5] dynamic-slice(p, i, z), dynamic_slice_sizes={1,5}; "
         "ROOT r = f32[1,2] dynamic-slice(x, z, j), dynamic_slice_sizes={1,2}",
-        "dynamic-slice(p, clamp({0}, i, {7}), add(j, clamp({0}, {0}, {3})))",
+        "dynamic-slice(p, add(clamp({0}, {0}, {0}), clamp({0}, i, {7})), add(clamp({0}, j, {3}), clamp({0}, {0}, {0})))",
     ),
     Case(
         "dynamic slice at 9",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,11 +62,13 @@ ENTRY e { p = f32[9] parameter(0)
 AFTER = "sm_9.0a_gpu_after_optimizations"
 BUFFERS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment", "memory-usage-report")}
 ANALYSIS = {f"{AFTER}-{kind}.txt" for kind in ("buffer-assignment-values", "live-range")}
-KERNELS = {"0.ir-no-opt.ll", "1.ir-with-opt.ll", "1.ptx", "2.ir-with-opt.ll", "2.ptx", "constants.ir-no-opt.ll"}
+LLVM_IR = {"0.ir-no-opt.ll", "1.ir-with-opt.ll"}
+LOG = {"loop_add_fusion.mlir-passes.log"}
 SETTINGS = {"autotune_results.pbtxt", "config.pbtxt", "debug_options", "gpu_target_config.pbtxt"}
-HLO = {"before_optimizations", "after_spmd_partitioner", AFTER}
+HLO = {"before_optimizations", "after_spmd_partitioner", "before_config_assignment", AFTER}
 THUNKS = {"thunk_sequence.txt"}
-DEFAULT = KERNELS | SETTINGS | BUFFERS | ANALYSIS | {f"{name}.txt" for name in HLO} | THUNKS | {"thunk_metadata.txt"}
+PROTO = {"thunk_metadata.pb"}
+DEFAULT = SETTINGS | BUFFERS | ANALYSIS | {f"{name}.txt" for name in HLO} | THUNKS | {"thunk_metadata.txt"}
 
 
 @pytest.fixture(autouse=True)
@@ -91,11 +95,14 @@ def _names(folder: Path) -> set[str]:
         ("--xla_dump_hlo_as_text", DEFAULT),
         ("--xla_dump_full_hlo_config=false", DEFAULT - {"config.pbtxt"}),
         ("--xla_dump_buffer_assignment_analysis=false", DEFAULT - ANALYSIS),
-        ("--xla_dump_emitter_re=llvm", DEFAULT),
-        ("--xla_dump_emitter_re=mlir", DEFAULT | {"loop_add_fusion.mlir-passes.log"}),
+        ("--xla_dump_emitter_re=nosuch", DEFAULT),
+        ("--xla_dump_emitter_re=llvm", DEFAULT | LLVM_IR),
+        ("--xla_dump_emitter_re=^ptx$", DEFAULT | {"1.ptx"}),
+        ("--xla_dump_emitter_re=mlir", DEFAULT | LOG),
+        ("--xla_dump_emitter_re=.*", DEFAULT | LLVM_IR | {"1.ptx"} | LOG),
         ("--xla_dump_hlo_module_re=nosuch", {"config.pbtxt"}),
-        ("--xla_dump_hlo_as_dot", KERNELS | SETTINGS | THUNKS | {f"{name}.dot" for name in HLO}),
-        ("--xla_dump_hlo_as_html", KERNELS | SETTINGS | THUNKS | {f"{n}.html" for n in (*HLO, f"{AFTER}.top_level")}),
+        ("--xla_dump_hlo_as_dot", SETTINGS | THUNKS | PROTO | {f"{name}.dot" for name in HLO}),
+        ("--xla_dump_hlo_as_html", SETTINGS | THUNKS | PROTO | {f"{n}.html" for n in (*HLO, f"{AFTER}.top_level")}),
         ("--xla_gpu_experimental_dump_fdo_profiles", DEFAULT | {f"{name}.fdo_profile" for name in HLO}),
         ("--xla_gpu_experimental_aot_compiled_thunks=false", DEFAULT - {"thunk_metadata.txt", "gpu_target_config.pbtxt"}),
         ("--xla_dump_hlo_as_dot --xla_dump_hlo_as_text", DEFAULT | {f"{name}.dot" for name in HLO}),
@@ -121,8 +128,8 @@ def test_files(flags: str, expected: set[str], tmp_path: Path) -> None:
 def test_protos(tmp_path: Path) -> None:
     pytest.importorskip("jaxlib")
     found = _names(_dump(tmp_path, "--xla_dump_hlo_as_proto", "--xla_dump_compress_protos"))
-    own = {f"{AFTER}-memory-usage-report.pb.gz", "thunk_metadata.pb"}
-    assert found == KERNELS | SETTINGS | THUNKS | own | {f"{name}.hlo.pb.gz" for name in HLO}
+    own = {f"{AFTER}-memory-usage-report.pb.gz"} | PROTO
+    assert found == SETTINGS | THUNKS | own | {f"{name}.hlo.pb.gz" for name in HLO}
 
 
 def test_protos_about_buffers_and_thunks(tmp_path: Path) -> None:
@@ -256,8 +263,8 @@ def test_a_module_with_a_schedule_has_no_settings(tmp_path: Path) -> None:
     assert "debug_options" in found
 
 
-def test_fusion_visualization(tmp_path: Path) -> None:
-    """Labels recorded from released XLA."""
+def test_fusion_visualization(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels recorded from released XLA, without those about Triton."""
     text = """HloModule shown
 less { x = f32[] parameter(0)
   y = f32[] parameter(1)
@@ -269,9 +276,21 @@ ENTRY e { a = f32[64,64] parameter(0)
   ROOT s = f32[64,64] sort(c), dimensions={1}, to_apply=less }
 """
     folder = _dump(tmp_path, "--xla_dump_fusion_visualization", text=text)
-    pages = list(folder.glob("*_fusion.html"))
-    assert [page.name for page in pages] == ["e.module_0000.shown._fusion.html"]
-    frames = json.loads(re.findall(r"^const frames = (.*);$", pages[0].read_text(), re.MULTILINE)[0])
+    programs = list(folder.glob("*_fusion.pyz"))
+    assert [program.name for program in programs] == ["e.module_0000.shown._fusion.pyz"]
+    monkeypatch.setattr(sys, "argv", [str(programs[0]), str(tmp_path / "page.html")])
+    runpy.run_path(str(programs[0]), run_name="__main__")
+    frames = json.loads(re.findall(r"^const frames = (.*);$", (tmp_path / "page.html").read_text(), re.MULTILINE)[0])
+    shown = [frame for frame in frames if "inside PriorityFusion" in frame[0]]
+    assert [label for label, *_ in frames if label not in {frame[0] for frame in shown}] == [
+        "Cannot fuse producer |c.1| with consumer |s.1|: the consumer is not fusible",
+        "Ineligible |c.1|: the consumer is not fusible",
+        "Cannot fuse producer |fusion| with consumer |s.1|: the consumer is not fusible",
+        "Ineligible |fusion|: the consumer is not fusible",
+        "Cannot fuse producer |fusion| with consumer |s.1|: the consumer is not fusible",
+        "Ineligible |fusion|: the consumer is not fusible",
+    ]
+    frames = shown
     assert [label for label, *_ in frames] == [
         "About to fuse |b.1| into |c.1| inside PriorityFusion",
         "Fused |b.1| into |fusion| inside PriorityFusion",
@@ -288,3 +307,22 @@ def test_the_folder_of_the_dumps_need_not_be_text(tmp_path: Path) -> None:
     folder = tmp_path / "\udcff"
     assert run([f"--xla_dump_to={folder}", "--stage=hlo", str(tmp_path / "small.hlo")]) == 0
     assert b"\xff" in next(folder.glob("*.debug_options")).read_bytes()
+
+
+def test_disabled_passes_stay_in_their_pipelines(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    found = _names(
+        _dump(tmp_path, "--xla_dump_hlo_pass_re=reduction-dimension-grouper|^algsimp$", "--xla_disable_hlo_passes=algsimp")
+    )
+    names = [name[5:-4] for name in sorted(found) if re.match(r"\d{4}\.", name)]
+    assert "hlo_normalization.after_reduction-layout-normalizer.before_algsimp" in names
+    assert not any("after_algsimp" in name or "before_reduction-dimension-grouper" in name for name in names)
+
+
+def test_bodies_of_collectives_that_became_synchronous_stay_until_rematerialization(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    names = _changes(_dump(tmp_path, "--xla_dump_hlo_pass_re=.*", "--xla_gpu_experimental_use_collective_kernels=", text=DIVIDED))
+    assert [name for name in names if "remat" in name][-2:] == [
+        "remat-pipeline.after_rematerialization.before_stream-attribute-annotator.txt",
+        "post-scheduling-passes.after_remat-pipeline.before_fusion-wrapper.txt",
+    ]

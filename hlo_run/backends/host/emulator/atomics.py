@@ -7,15 +7,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.emulator.lanes import Lanes
 from hlo_run.backends.host.emulator.memory import Offsets
 from hlo_run.backends.host.emulator.pointers import MixedPointer, Pointer
 from hlo_run.backends.host.numerics import conversions, float_numerics
 from hlo_run.backends.host.numerics.float_functions import maximum, minimum
 
-Array = NDArray[Any]
 Update = Callable[[Array, Array], Array]
 
 # ufuncs whose `.at` gives the result of lane order.

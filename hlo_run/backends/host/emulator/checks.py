@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.emulator.lanes import Access, Lanes, Observer
 from hlo_run.backends.host.emulator.memory import Region
 from hlo_run.backends.host.emulator.races import RaceDetector, unit_bytes
@@ -44,7 +43,7 @@ class BarrierCheck:
     def access(self, access: Access) -> None:
         """Do nothing."""
 
-    def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+    def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
         """Do nothing."""
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
@@ -69,7 +68,7 @@ class InitCheck:
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
         """Do nothing."""
 
-    def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+    def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
         """Do nothing."""
 
     def access(self, access: Access) -> None:
@@ -113,6 +112,6 @@ class _Observers:
         for observer in self._observers:
             observer.barrier(lanes, scope, line)
 
-    def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+    def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
         for observer in self._observers:
             observer.step(lanes, block, decision)

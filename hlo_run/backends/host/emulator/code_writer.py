@@ -17,8 +17,8 @@ from typing import Any, assert_never
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.numerics import float_numerics
 from hlo_run.backends.host.ptx.syntax import (
     Address,
@@ -35,7 +35,7 @@ from hlo_run.backends.host.ptx.syntax import (
     Vector,
 )
 
-Constant = NDArray[Any]
+Constant = Array
 
 BITS_OF_WIDTH = {8: "u16", 16: "u16", 32: "u32", 64: "u64"}
 NUMPY_OF_FORM: dict[str, Any] = {

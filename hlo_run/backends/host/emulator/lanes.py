@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.artifact import Kernel
 from hlo_run.backends.host.emulator.memory import Region
 from hlo_run.backends.host.emulator.origins import origin
@@ -22,7 +23,6 @@ from hlo_run.backends.host.ptx.control_flow import Block
 from hlo_run.errors import DeviceError, OutOfTime, Where
 from hlo_run.target import WARP_THREADS
 
-Array = NDArray[Any]
 Ids = NDArray[np.int64]
 
 _AXES = "xyz"
@@ -278,13 +278,13 @@ class Observer(Protocol):
     """Observes the actions of a launch's threads."""
 
     def access(self, access: Access) -> None:
-        """Called before an instruction accesses memory."""
+        """Observe a memory access before it happens."""
         ...
 
     def barrier(self, lanes: Lanes, scope: str, line: int) -> None:
-        """Called when all living threads of the blocks (or warps, by `scope`) of `lanes` have met."""
+        """Observe that all living threads of the blocks (or warps, by `scope`) of `lanes` have met."""
         ...
 
     def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
-        """Called after a basic block has run. `decision` holds the condition of its branch, one value per lane or fewer."""
+        """Observe that a basic block has run. `decision` holds the condition of its branch, one value per lane or fewer."""
         ...

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from hlo_run.arrays import Array
+
 Offsets = NDArray[np.int64]
 
 NUMBER_SHIFT = 40

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.emulator.lanes import Access, Lanes, distinct
 from hlo_run.backends.host.emulator.memory import (
     ITEM_TYPES,
@@ -18,7 +17,6 @@ from hlo_run.backends.host.emulator.memory import (
     poisoned,
 )
 
-Array = NDArray[Any]
 # Per item: the used bytes as aligned pieces (first byte in the item, size), see `Instruction.used_pieces`.
 UsedPieces = list[list[tuple[int, int]]]
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, assert_never
 import ml_dtypes
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.backends.host.emulator import atomics, code_float, code_integer, code_memory, code_move, warps
 from hlo_run.backends.host.emulator.code_writer import NUMPY_OF_FORM, CodeWriter, Constants, Value, bits_form
 from hlo_run.backends.host.emulator.lanes import Lanes
@@ -54,7 +54,6 @@ from hlo_run.backends.host.ptx.syntax import (
 )
 from hlo_run.errors import Unsupported
 
-Array = NDArray[Any]
 Registers: TypeAlias = "list[Array | None]"
 BlockFunction: TypeAlias = Callable[[Lanes, Registers], "Array | None"]
 
@@ -100,7 +99,7 @@ class CompiledBlock(Struct, frozen=True):
     meeting: Meeting | None
     live_slots: tuple[int, ...]
     kept_slots: tuple[int, ...] = ()
-    unset: tuple[tuple[int, np.dtype[Any]], ...] = ()
+    unset: tuple[tuple[int, NumpyType], ...] = ()
     call: PureCall | None = None
     changes_memory: bool = False
 
@@ -113,7 +112,7 @@ class Program(Struct, frozen=True):
     slot_count: int
     variables: Mapping[int, Variable]
     source: str
-    unset: tuple[tuple[int, np.dtype[Any]], ...]
+    unset: tuple[tuple[int, NumpyType], ...]
 
     def initial_registers(self) -> Registers:
         """Return the registers at the start. A register that is read before it is set is 0."""
@@ -122,7 +121,7 @@ class Program(Struct, frozen=True):
         return registers
 
 
-def set_to_zero(registers: Registers, unset: Iterable[tuple[int, np.dtype[Any]]]) -> None:
+def set_to_zero(registers: Registers, unset: Iterable[tuple[int, NumpyType]]) -> None:
     """Give registers their initial value."""
     for slot, dtype in unset:
         registers[slot] = np.zeros((1, 1), dtype)
@@ -185,7 +184,7 @@ class _Compiler:
         changes = block_changes_memory(block)
         return CompiledBlock(function, block, self._meeting(block), self._live_slots(block.index), kept, unset, call, changes)
 
-    def _unset(self, entry: int, inputs: frozenset[str] = frozenset()) -> tuple[tuple[int, np.dtype[Any]], ...]:
+    def _unset(self, entry: int, inputs: frozenset[str] = frozenset()) -> tuple[tuple[int, NumpyType], ...]:
         """Return the registers that code may read before it sets them, with their types."""
         names = (name for name in self._graph.blocks[entry].live_in if name not in self._fixed and name not in inputs)
         return tuple((self._slots[name], NUMPY_OF_FORM[bits_form(self._registers[name])]) for name in names)

@@ -7,19 +7,18 @@ loads and stores) do not race with each other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.emulator.lanes import Access, Chunk, Lanes, distinct
 from hlo_run.backends.host.emulator.origins import origin
 from hlo_run.backends.host.ptx.control_flow import Block, KernelGraph
 from hlo_run.backends.host.ptx.specs import Load, Store, Update
 from hlo_run.target import WARP_THREADS
 
-Line = NDArray[Any]
+Line = Array
 
 _NOBODY = -1
 # The other threads of the recorded access: none, some of the same warp, of the same block, of other blocks.

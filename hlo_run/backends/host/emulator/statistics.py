@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import assert_never
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.emulator.lanes import Access, Lanes, changes, distinct
 from hlo_run.backends.host.ptx.control_flow import Block, Branch, Exit, Invoke, Jump, Return, Switch
 from hlo_run.backends.host.ptx.instruction_set import Operation
@@ -95,7 +96,7 @@ class KernelStatistics(Struct):
         """The average number of threads of a warp that execute an instruction, at most 32."""
         return self.thread_instructions.total() / self.warp_instructions if self.warp_instructions else 0.0
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return all statistics as plain values. They are equal for every run of the same launch."""
         spaces = {space: self.of(space) for space in ("global", "shared")}
         totals = {
@@ -162,7 +163,7 @@ class StatisticsObserver:
         """Count nothing."""
         del lanes, scope, line
 
-    def step(self, lanes: Lanes, block: Block, decision: NDArray[Any] | None) -> None:
+    def step(self, lanes: Lanes, block: Block, decision: Array | None) -> None:
         """Count the instructions of a block, and whether its branch diverged."""
         statistics = self._statistics
         kinds = self._kinds.get(block.index)
@@ -205,7 +206,7 @@ def _kind(operation: Operation) -> str:
     return next((_FLOATS[name] for name in operation.types if name in _FLOATS), "integer")
 
 
-def _divergent(warps: Offsets, decision: NDArray[Any]) -> int:
+def _divergent(warps: Offsets, decision: Array) -> int:
     """Return the number of warps whose lanes decide differently. Warps are numbered from 0, ascending."""
     starts = np.flatnonzero(np.diff(warps, prepend=-1))
     return int(np.count_nonzero(np.minimum.reduceat(decision, starts) != np.maximum.reduceat(decision, starts)))

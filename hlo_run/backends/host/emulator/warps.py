@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.emulator.lanes import Ids, Lanes
 from hlo_run.target import WARP_THREADS
 
-Array = NDArray[Any]
 U32 = NDArray[np.uint32]
 Bool = NDArray[np.bool_]
 

@@ -15,7 +15,7 @@ from hlo_run.errors import Unsupported
 
 
 class Phase(Struct, frozen=True):
-    """`blocks` are those that a thread may pass, ascending. `successors` are the numbers of possible next phases.
+    """A phase. `blocks` are the blocks that a thread may pass, ascending. `successors` are the numbers of possible next phases.
 
     `exits`: threads may end in the phase. `loops`: the phase has a back edge.
     """

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.emulator.lanes import Launch
 from hlo_run.backends.host.emulator.memory import LOCAL_NUMBER, SHARED_NUMBER
 from hlo_run.backends.host.jit import llvm
@@ -49,7 +50,7 @@ class JitFault(Exception):
     block: int
 
 
-def address_of(array: NDArray[Any]) -> int:
+def address_of(array: Array) -> int:
     """Return the address of an array's data."""
     return int(array.__array_interface__["data"][0])
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array, NumpyType
 from hlo_run.backends.host.numerics import exact_numerics
 from hlo_run.backends.host.numerics.float_numerics import (
     F32,
@@ -25,7 +25,7 @@ from hlo_run.backends.host.numerics.float_numerics import (
     redirect,
 )
 
-Ints = NDArray[Any]
+Ints = Array
 
 _ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
@@ -172,7 +172,7 @@ def unpack_small(pair: U16, type_name: str) -> tuple[F32, F32]:
     return low.astype(np.uint8).view(dtype).astype(np.float32), high.astype(np.uint8).view(dtype).astype(np.float32)
 
 
-def saturate_integer(x: Ints, target: np.dtype[Any]) -> Ints:
+def saturate_integer(x: Ints, target: NumpyType) -> Ints:
     """Convert between integer types, clamped to the range of `target` (`cvt.sat`)."""
     limits, own = np.iinfo(target), np.iinfo(x.dtype)
     low, high = max(int(limits.min), int(own.min)), min(int(limits.max), int(own.max))

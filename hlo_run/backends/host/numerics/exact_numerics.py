@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.hlo.values.dtype import DTYPES
 
-Real = NDArray[Any]
+Real = Array
 
 
 def round_fraction(value: Fraction, mode: str, type_name: str) -> float:

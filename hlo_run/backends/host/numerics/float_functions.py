@@ -1,4 +1,4 @@
-"""Minimum, maximum, approximations and other floating-point operations of PTX without a rounding of their own."""
+"""Minimum, maximum, approximations and other floating-point operations of PTX that need no separate rounding."""
 
 from __future__ import annotations
 

@@ -9,20 +9,19 @@ the bits.
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from hlo_run.arrays import Array
 from hlo_run.backends.host.numerics import exact_numerics
 
 U16 = NDArray[np.uint16]
 U32 = NDArray[np.uint32]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
-Half = NDArray[Any]  # float16 or bfloat16: ml_dtypes has no type stubs
-Float = NDArray[Any]  # float32 or float64
+Half = Array  # float16 or bfloat16: ml_dtypes has no type stubs
+Float = Array  # float32 or float64
 Bool = NDArray[np.bool_]
 
 _F32_TINY = np.float32(2.0**-126)
@@ -158,7 +157,7 @@ def narrow_f64(x: F64, mode: str) -> F32:
 
 
 def redirect(nearest: Half | F32, exact: Float, mode: str) -> Half | F32:
-    """Return the result rounded in the direction `mode`, from the one rounded to nearest. `exact` has a wider type."""
+    """Return the result rounded in the direction `mode`, from the result rounded to nearest. `exact` has a wider type."""
     back = nearest.astype(exact.dtype)
     match mode:
         case "rm":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-Ints = NDArray[Any]  # a fixed-width integer type; each function says which
+from hlo_run.arrays import Array, NumpyType
+
+Ints = Array  # a fixed-width integer type; each function says which
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 Bool = NDArray[np.bool_]
@@ -285,7 +285,7 @@ def pack_words(low: U32, high: U32) -> U64:
     return low.astype(np.uint64) | (high.astype(np.uint64) << _32)
 
 
-def packed16(operation: np.ufunc, a: U32, b: U32, dtype: np.dtype[Any]) -> U32:
+def packed16(operation: np.ufunc, a: U32, b: U32, dtype: NumpyType) -> U32:
     """Apply an operation to the 16-bit halves of 32-bit registers."""
     wide_a, wide_b = (np.ascontiguousarray(x).view(dtype) for x in np.broadcast_arrays(a, b))
     result: Ints = operation(wide_a, wide_b)

@@ -28,7 +28,7 @@ _DEEPEST = 100
 
 
 class CallPlan(Struct, frozen=True):
-    """`called` are the functions that are called, not copied. `recursive` are those that call themselves, also indirectly."""
+    """The plan of a kernel. `called` functions are not copied. `recursive` functions call themselves, also indirectly."""
 
     called: frozenset[str]
     recursive: frozenset[str]

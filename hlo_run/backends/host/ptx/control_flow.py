@@ -55,7 +55,7 @@ class Switch(Struct, frozen=True):
 
 
 class Exit(Struct, frozen=True):
-    """The thread ends."""
+    """End the thread."""
 
 
 class Invoke(Struct, frozen=True):
@@ -122,7 +122,7 @@ class FunctionBlocks(Struct, frozen=True):
 
     @property
     def blocks(self) -> range:
-        """The indices of its blocks."""
+        """The indices of the function's blocks."""
         return range(self.entry, self.end)
 
 
@@ -134,7 +134,7 @@ class Storage(Struct, frozen=True):
 
 
 class KernelGraph(Struct):
-    """One kernel, ready for an engine. `functions` are those that it calls.
+    """One kernel, ready for an engine. `functions` are the functions that it calls.
 
     `variables` has the variables in `.global` and `.const`. `shared` and `local` have the offsets of the others. Unsized
     `.extern .shared` arrays all have the offset behind the sized ones.

@@ -1,4 +1,4 @@
-"""Remove an all-gather of which each device slices only what it had before.
+"""Remove an all-gather if each device slices from it only its own earlier value.
 
     g = f32[8,3] all-gather(f32[2,3] x), dimensions={0}
     o = f32[2,3] dynamic-slice(g, offset, 0)                  offset: 2 * the device's place in its group   =>   o = x

@@ -42,7 +42,7 @@ def _gather_before_copy(module: HloModule, gather: HloInstruction, value: HloIns
     count = gather.shape.dims[dim] // gather.operands[0].shape.dims[dim]
     major = value.shape.minor_to_major[-1]
     dims = value.shape.dims
-    editor = Editor(gather)
+    editor = Editor(gather, keeps_frontend_attributes=False)
     shape = replace(value.shape, dims=tuple(count * size if d == major else size for d, size in enumerate(dims)))
     made = copy_instruction(gather, [value], shape)
     made.attrs["dimensions"] = (major,)

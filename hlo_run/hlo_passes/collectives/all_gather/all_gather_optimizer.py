@@ -47,7 +47,7 @@ def _gather_result(module: HloModule, instruction: HloInstruction) -> None:
     editor = Editor(instruction)
     combined = editor.add(instruction.opcode, one.operands[0].shape, [one.operands[0], two.operands[0]])
     attributes = {name: value for name, value in one.attrs.items() if name not in ("constrain_layout", "metadata")}
-    made = editor.add("all-gather", one.shape, [combined], **attributes)
+    made = editor.add_with("all-gather", one.shape, [combined], attributes)
     module.replace(instruction, made)
     computation = editor.computation
     for gone in (instruction, one, two):

@@ -40,7 +40,7 @@ def _drop_dims(module: HloModule, gather: HloInstruction) -> None:
     gone = [(*before, *(d for d in range(dim + 1, shape.rank) if shape.dims[d] == 1)) for shape in results]
     if not any(gone):
         return
-    editor = Editor(gather)
+    editor = Editor(gather, keeps_frontend_attributes=False)
     pairs = list(zip(gather.operands, results, gone, strict=True))
     operands = [editor.add("reshape", _without(o.shape, dims), [o]) if dims else o for o, _, dims in pairs]
     shapes = tuple(_without(shape, dims) for _, shape, dims in pairs)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels, pins_layouts
@@ -62,19 +63,20 @@ def _split(module: HloModule, reduce: HloInstruction, devices_per_host: int) -> 
     flat_shapes = [Shape.array(o.shape.element_type, (count,)) for o, count in zip(reduce.operands, counts, strict=True)]
     shards = _joined([Shape.array(flat.element_type, (flat.dims[0] // size,)) for flat in flat_shapes])
     flat = [editor.add("bitcast", shape, [operand]) for shape, operand in zip(flat_shapes, reduce.operands, strict=True)]
-    called, within = dict(reduce.called), {"replica_groups": ReplicaGroups(steps.within)}
-    given: dict[str, Any] = {name: reduce.attrs[name] for name in ("use_global_device_ids",) if name in reduce.attrs}
-    has_channel = reduce.channel_id is not None
-    own: dict[str, Any] = {"channel_id": reduce.channel_id} if has_channel else {}
+    called = dict(reduce.called)
+    given: dict[str, AttributeValue] = {name: reduce.attrs[name] for name in ("use_global_device_ids",) if name in reduce.attrs}
+    across_hosts: dict[str, AttributeValue] = {"replica_groups": ReplicaGroups(steps.across), **given}
+    if reduce.channel_id is not None:
+        across_hosts = {"channel_id": reduce.channel_id, **across_hosts}
 
-    def new_channel() -> dict[str, Any]:
-        return {"channel_id": next(channels)} if has_channel else {}
+    def within_hosts() -> dict[str, AttributeValue]:
+        channel = {"channel_id": next(channels)} if reduce.channel_id is not None else {}
+        return {**channel, "replica_groups": ReplicaGroups(steps.within), **given, "dimensions": (0,)}
 
-    scattered = editor.add("reduce-scatter", shards, flat, called, **new_channel(), **within, **given, dimensions=(0,))
-    groups = {"replica_groups": ReplicaGroups(steps.across)}
-    across = editor.add("all-reduce", shards, _elements(editor, scattered), called, **own, **groups, **given)
+    scattered = editor.add_with("reduce-scatter", shards, flat, within_hosts(), called)
+    across = editor.add_with("all-reduce", shards, _elements(editor, scattered), across_hosts, called)
     whole = _joined(flat_shapes)
-    gathered = editor.add("all-gather", whole, _elements(editor, across), **new_channel(), **within, **given, dimensions=(0,))
+    gathered = editor.add_with("all-gather", whole, _elements(editor, across), within_hosts())
     results = [
         editor.add("bitcast", operand.shape, [value])
         for operand, value in zip(reduce.operands, _elements(editor, gathered), strict=True)

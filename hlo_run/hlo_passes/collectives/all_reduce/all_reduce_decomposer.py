@@ -10,13 +10,14 @@ XLA's `AllReduceDecomposer`.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.analysis.simple_reducer import identity_of
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.ops.groups import group_size
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -44,11 +45,11 @@ class AllReduceDecomposer(Struct, frozen=True):
 def _gathered(reduce: HloInstruction) -> HloInstruction:
     editor, (value,) = Editor(reduce, derives=False), reduce.operands
     one = editor.reshape(value, (1, *value.shape.dims))
-    attributes: dict[str, Any] = {
+    attributes: dict[str, AttributeValue] = {
         name: value for name, value in reduce.attrs.items() if name not in ("sharding", "metadata", "mode")
     }
     attributes["dimensions"] = (0,)
     shape = replace(one.shape, dims=(group_size(reduce), *value.shape.dims))
-    gathered = editor.add("all-gather", shape, [one], **attributes)
+    gathered = editor.add_with("all-gather", shape, [one], attributes)
     init = editor.constant(identity_of(reduce.to_apply.root.opcode, value.shape.element_type), value.shape.element_type)
     return editor.add("reduce", reduce.shape, [gathered, init], dict(reduce.called), dimensions=(0,))

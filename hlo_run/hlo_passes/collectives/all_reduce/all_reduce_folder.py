@@ -9,12 +9,13 @@ Each device's value must count once. XLA's `AllReduceFolder`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel, pins_layouts
 from hlo_run.hlo_passes.collectives.communication.reductions import IntLists, reduction_key
@@ -42,8 +43,10 @@ class AllReduceFolder(Struct, frozen=True):
             groups = _folded(first.replica_groups.groups(), second.replica_groups.groups())
             if groups is None:
                 continue
-            attributes: dict[str, Any] = {**dict(first.attrs.items()), "replica_groups": ReplicaGroups(groups)}
-            made = Editor(first, derives=False).add("all-reduce", first.shape, first.operands, dict(first.called), **attributes)
+            attributes: dict[str, AttributeValue] = {**dict(first.attrs.items()), "replica_groups": ReplicaGroups(groups)}
+            made = Editor(first, derives=False).add_with(
+                "all-reduce", first.shape, first.operands, attributes, dict(first.called)
+            )
             move_to_channel(made, channels)
             module.replace_uses(second, made)
             for gone in (second, first):

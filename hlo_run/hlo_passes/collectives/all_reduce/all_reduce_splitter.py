@@ -12,12 +12,13 @@ combined with it. XLA's `AllReduceSplitter`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels
 from hlo_run.hlo_passes.collectives.communication.shards import own_shard
@@ -66,13 +67,13 @@ def _split(module: HloModule, reduce: HloInstruction, partitions: int, others: s
         return
     channels = free_channels(module)
     reduce.attrs["channel_id"] = next(channels)
-    attributes: dict[str, Any] = {
+    attributes: dict[str, AttributeValue] = {
         **dict(reduce.attrs.items()),
         "replica_groups": ReplicaGroups(across),
         "channel_id": next(channels),
     }
     users, was_root = list(shard.users), shard.is_root
-    made = Editor(reduce, derives=False).add("all-reduce", shard.shape, [shard], dict(reduce.called), **attributes)
+    made = Editor(reduce, derives=False).add_with("all-reduce", shard.shape, [shard], attributes, dict(reduce.called))
     for user in users:
         user.replace_operand(shard, made)
     if was_root:

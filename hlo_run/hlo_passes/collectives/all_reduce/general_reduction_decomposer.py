@@ -1,4 +1,4 @@
-"""Gather the operands of all devices and reduce them on each device, where the reducer is not a sum, product, minimum or maximum.
+"""Gather the operands of all devices and reduce them on each device, unless the reducer is a sum, product, minimum or maximum.
 
     r = f32[8] all-reduce(x), replica_groups={{0,1}}, to_apply=norm
       =>   g = f32[2,8] all-gather(f32[1,8] bitcast(x)), replica_groups={{0,1}}, dimensions={0}
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ASYNC_DONE, REDUCING_COLLECTIVE
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
@@ -226,12 +227,12 @@ def _gathered(
     editor: Editor, collective: HloInstruction, rows: Sequence[HloInstruction], members: _Members
 ) -> tuple[HloInstruction, list[HloInstruction]]:
     """Add the gather of the rows of all members; return it and its results."""
-    attributes: dict[str, Any] = {name: collective.attrs[name] for name in _KEPT if name in collective.attrs}
+    attributes: dict[str, AttributeValue] = {name: collective.attrs[name] for name in _KEPT if name in collective.attrs}
     if not members.is_even:
         attributes["replica_groups"] = ReplicaGroups((tuple(number for group in members.groups for number in group),))
     shapes = [replace(row.shape, dims=(members.gathered, *row.shape.dims[1:])) for row in rows]
     shape = shapes[0] if len(rows) == 1 else Shape.make_tuple(tuple(shapes))
-    gather = editor.add("all-gather", shape, rows, **attributes, dimensions=(0,))
+    gather = editor.add_with("all-gather", shape, rows, {**attributes, "dimensions": (0,)})
     return gather, [gather] if len(rows) == 1 else [editor.element(gather, number) for number in range(len(rows))]
 
 

@@ -11,19 +11,20 @@ The instructions that computed the offset stay, as in XLA. The next `dce` remove
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels, move_to_channel
 from hlo_run.hlo_passes.collectives.communication.shards import OwnShard, own_shard
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.records import replace
 
-# As in XLA, the reduce-scatter does not get these notes of the all-reduce.
-_OWN = ("frontend_attributes", "backend_config")
+# As in XLA, the reduce-scatter does not get this note of the all-reduce.
+_OWN = frozenset(("backend_config",))
 
 
 class ReduceScatterCreator(Struct, frozen=True):
@@ -50,9 +51,10 @@ def _scatter(module: HloModule, reduce: HloInstruction, shard: OwnShard, channel
         dims[shard.dim] = size * shard.count
         value = editor.slice(value, [0] * len(dims), dims)
     dims[shard.dim] = size
-    attributes: dict[str, Any] = {name: value for name, value in reduce.attrs.items() if name not in _OWN}
+    attributes: dict[str, AttributeValue] = {name: value for name, value in reduce.attrs.items() if name not in _OWN}
     attributes["dimensions"] = (shard.dim,)
-    scatter = editor.add("reduce-scatter", replace(reduce.shape, dims=tuple(dims)), [value], dict(reduce.called), **attributes)
+    shape = replace(reduce.shape, dims=tuple(dims))
+    scatter = editor.add_with("reduce-scatter", shape, [value], attributes, dict(reduce.called))
     move_to_channel(scatter, channels)
     result = scatter
     if shard.slice.operands[0] is not reduce:

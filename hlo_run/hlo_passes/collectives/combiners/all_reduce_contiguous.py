@@ -21,7 +21,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import pins_layouts
 from hlo_run.pass_support.hlo_pass import PassContext
 
-_OWN = ("sharding", "metadata", "frontend_attributes", "backend_config")
+_OWN = ("sharding", "metadata")
 
 
 class AllReduceContiguous(Struct, frozen=True):
@@ -52,12 +52,12 @@ def _reduce_one_buffer(module: HloModule, reduce: HloInstruction) -> None:
     ]
     joined = editor.concatenate(flat, 0)
     attributes = {name: value for name, value in reduce.attrs.items() if name not in _OWN}
-    whole = editor.add("all-reduce", joined.shape, [joined], dict(reduce.called), **attributes)
+    whole = editor.add_with("all-reduce", joined.shape, [joined], attributes, dict(reduce.called))
     parts: list[HloInstruction] = []
     start = 0
     for operand, size in zip(reduce.operands, sizes, strict=True):
         part = editor.slice(whole, [start], [start + size])
         parts.append(editor.add("bitcast", operand.shape, [part]))
         start += size
-    module.replace(reduce, editor.tuple(parts))
+    module.replace(reduce, editor.tuple(parts), keeps_frontend_attributes=False)
     editor.computation.remove(reduce)

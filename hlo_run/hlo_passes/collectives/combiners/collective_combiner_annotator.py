@@ -14,11 +14,11 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
+from hlo_run.analysis.latency.async_kinds import is_sync
 from hlo_run.analysis.latency.least_memory import least_memory_orders
 from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
-from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
-from hlo_run.hlo.values.backend_config import config_of
+from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.opcodes.traits import COLLECTIVE
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 
 _NUMBER = "collective_id"
@@ -27,7 +27,8 @@ _NUMBER = "collective_id"
 class CollectiveCombinerAnnotator(Struct, frozen=True):
     """The pass; see the module's docstring.
 
-    `conversion` makes the collectives of the trial asynchronous. `overlap` lets them run beside work, and marks the others.
+    `conversion` makes the collectives of the trial asynchronous. `overlap` lets them run beside work, and makes the others
+    synchronous again.
     """
 
     name: ClassVar[str] = "collective-combiner-annotator"
@@ -47,9 +48,7 @@ class CollectiveCombinerAnnotator(Struct, frozen=True):
         if left <= 0:
             return
         set_frontend_attribute(module, "suggested_combiner_threshold", str(left))
-        alone = {
-            frontend_attribute(start, _NUMBER) for start in trial.instructions_of("async-start", *COLLECTIVE) if _is_sync(start)
-        }
+        alone = {frontend_attribute(each, _NUMBER) for each in trial.instructions_of(*COLLECTIVE) if is_sync(each)}
         for number, collective in enumerate(collectives):
             if str(number) in alone:
                 set_frontend_attribute(collective, "sync_collective", "true")
@@ -65,10 +64,3 @@ class CollectiveCombinerAnnotator(Struct, frozen=True):
         for each in self.overlap:
             each.apply(ctx, trial)
         return peak_bytes
-
-
-def _is_sync(start: HloInstruction) -> bool:
-    return (
-        start.opcode in ("async-start", *ASYNC_START)
-        and config_of(start.backend_config).get("collective_backend_config", {}).get("is_sync") is True
-    )

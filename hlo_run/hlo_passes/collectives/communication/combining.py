@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable, Sequence
 
 from msgspec import Struct
 
+from hlo_run.analysis.latency.async_kinds import collective_config
 from hlo_run.hlo.edit import Editor
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.attribute_values import FrontendAttributes
+from hlo_run.hlo.values.attribute_values import AttributeValue, FrontendAttributes
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
@@ -51,7 +51,7 @@ def limits_of(options: CompileOptions, most_bytes: int, default_bytes: int | Non
 
 
 def combine_all(module: HloModule, opcode: Opcode, key: Key, limits: Limits) -> None:
-    """Combine collectives whose keys are equal; those with the key None stay."""
+    """Combine collectives whose keys are equal. Collectives with the key None stay."""
     suggested = _suggested_bytes(module) if limits.bytes == limits.default_bytes else 0
     if suggested > 0 and limits.count > 0:
         _combine(module, opcode, _key_of_urgent(key), replace(limits, bytes=suggested))
@@ -128,7 +128,7 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     """
     first = group[0]
     dim = _usual_dim(group) if "dimensions" in first.attrs else None
-    editor, computation = Editor(first), first.parent
+    editor, computation = Editor(first, keeps_frontend_attributes=False), first.parent
     assert computation is not None, "the collectives are in a computation"
     swaps = [None if dim is None or i.dimensions == (dim,) else (dim, i.dimensions[0]) for i in group]
     operands = [
@@ -144,20 +144,17 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     if dim is not None:
         attributes["dimensions"] = (dim,)
     combiner = Editor(first, derives=False)
-    made = combiner.add(
-        first.opcode,
-        Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0],
-        operands,
-        dict(first.called),
-        **attributes,
-    )
+    shape = Shape.make_tuple(tuple(shapes)) if len(shapes) > 1 else shapes[0]
+    made = combiner.add_with(first.opcode, shape, operands, attributes, dict(first.called))
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
-    if any(combiner_key(instruction)[1] for instruction in group):
-        set_collective_config(made, is_pipelined=True)
+    is_pipelined, is_made = any(combiner_key(i)[1] for i in group), any(map(_is_of_partitioner, group))
+    if is_pipelined or is_made:
+        set_collective_config(made, is_pipelined=is_pipelined, is_spmd_generated=is_made)
     for number, old, swap in zip(places, group, swaps, strict=True):
-        element = Editor(old).element(made, number) if made.shape.is_tuple else made
-        module.replace(old, Editor(old).bitcast(element, old.shape) if swap else element)
+        editor = Editor(old, keeps_frontend_attributes=False)
+        element = editor.element(made, number) if made.shape.is_tuple else made
+        module.replace(old, editor.bitcast(element, old.shape) if swap else element)
         computation.remove(old)
 
 
@@ -204,6 +201,12 @@ def _merged_name(names: Sequence[str]) -> str:
     common = next((n for n, letters in enumerate(zip(*names, strict=False)) if len(set(letters)) > 1), min(map(len, names)))
     prefix = names[0][: names[0].rfind("/", 0, common) + 1]
     return f"{prefix}({':'.join(name[len(prefix) :] for name in names)})"
+
+
+def _is_of_partitioner(instruction: HloInstruction) -> bool:
+    """True if the partitioner made a collective, or one of those that it combines."""
+    marked = frontend_attribute(instruction, "is_spmd_generated") == "true"
+    return marked or bool(collective_config(instruction).get("is_spmd_generated", False))
 
 
 def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:

@@ -33,7 +33,7 @@ class _Clusters:
 
 
 def conflicting_collectives(computation: HloComputation, seeds: Sequence[HloInstruction]) -> list[HloInstruction]:
-    """Return what conflicts with one of the seeds or with a returned collective (XLA's `FindAllConflictingCollectives`)."""
+    """Return the collectives that conflict with a seed or with a returned collective (XLA's `FindAllConflictingCollectives`)."""
     together, found = _Clusters(), list[HloInstruction]()
     for seed in seeds:
         _join(seed, together)

@@ -27,7 +27,7 @@ class WrittenPart(Struct, frozen=True):
 
 
 def written_part(reduce: HloInstruction, loops: Sequence[HloInstruction], limit_bytes: int) -> WrittenPart | None:
-    """Return what the result of `reduce` becomes after the loops of its body; None if it has another use.
+    """Return the part that the result of `reduce` fills after the loops around it; None if it has another use.
 
     The results of all iterations may have at most `limit_bytes` together.
     """

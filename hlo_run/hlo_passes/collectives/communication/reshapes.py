@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def kept_dims(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the pairs of a dimension before and the one after that has its elements, in order.
+    """Return the pairs of a dimension before and the dimension after that has its elements, in order.
 
     Both sides are cut into the smallest pieces of equal sizes; a pair is a piece of one dimension on each side.
     """

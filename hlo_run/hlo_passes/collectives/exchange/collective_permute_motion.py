@@ -76,7 +76,7 @@ def _only_element(condition: HloComputation) -> int | None:
         if value.opcode == "get-tuple-element" and value.operands[0] is state:
             if value.shape.rank:
                 return None
-            found.add(value.attrs["index"])
+            found.add(value.tuple_index)
         else:
             waiting += value.operands
     return found.pop() if len(found) == 1 else None
@@ -87,15 +87,15 @@ def _elements(body: HloComputation) -> dict[int, HloInstruction]:
     (state,) = body.parameters
     if any(user.opcode != "get-tuple-element" for user in state.users):
         return {}
-    counts = Counter(user.attrs["index"] for user in state.users)
-    return {user.attrs["index"]: user for user in state.users if counts[user.attrs["index"]] == 1}
+    counts = Counter(user.tuple_index for user in state.users)
+    return {user.tuple_index: user for user in state.users if counts[user.tuple_index] == 1}
 
 
 def _move_all(loop: HloInstruction, counter: _Counter) -> None:
     body, elements = loop.while_body, _elements(loop.while_body)
     if any(user.opcode != "get-tuple-element" for user in loop.users):
         return
-    used = {user.attrs["index"] for user in loop.users}
+    used = {user.tuple_index for user in loop.users}
     constants, counts = _loop_constants(body), Counter(body.root.operands)
     for index, end in enumerate(body.root.operands):
         moved = _movable(end, constants) if counts[end] == 1 and index not in used and index in elements else None
@@ -109,7 +109,7 @@ def _loop_constants(body: HloComputation) -> set[HloInstruction]:
     for index, end in enumerate(body.root.operands):
         while end.opcode in ("reshape", "copy"):
             end = end.operands[0]
-        if end.opcode == "get-tuple-element" and end.attrs["index"] == index and end.operands[0] is body.parameters[0]:
+        if end.opcode == "get-tuple-element" and end.tuple_index == index and end.operands[0] is body.parameters[0]:
             constants.add(end)
     for value in body.post_order():
         keeps = (is_elementwise(value) or value.opcode in _KEEPS_CONSTANT) and not has_side_effect(value)

@@ -1,4 +1,4 @@
-"""Let collectives of an iteration run in the one before, beside the work of that one.
+"""Let collectives of an iteration run in the iteration before, beside its work.
 
     while: g = all-gather(w[i]); s = f(s, g)
       =>
@@ -26,7 +26,7 @@ from hlo_run.hlo_passes.collectives.pipelining.counted_loops import CountedLoop,
 
 
 class Chain(Struct, frozen=True):
-    """A collective that moves, and what it depends on, operands first."""
+    """A collective that moves, and the instructions that it depends on, operands first."""
 
     collective: HloInstruction
     before: tuple[HloInstruction, ...]

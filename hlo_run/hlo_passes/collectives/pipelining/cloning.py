@@ -1,4 +1,4 @@
-"""Copies of a loop's instructions: their channels, control dependencies, groups of the scheduler, and marks of what moved."""
+"""Copies of a loop's instructions: their channels, control dependencies, scheduling groups, and marks of moved collectives."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Struct, field
 from hlo_run.hlo.edit import DETACHED, clone_called, clone_with_fusions, copy_instruction
 from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.hlo.instruction_attributes import AttributeValue
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COLLECTIVE, TRANSFER
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
@@ -23,7 +23,7 @@ _TRANSFER_DONES: tuple[Opcode, ...] = ("recv-done", "send-done")
 
 def made(opcode: Opcode, shape: Shape, operands: Sequence[HloInstruction] = (), **attributes: AttributeValue) -> HloInstruction:
     """Return a new instruction, named after its opcode, in no computation yet."""
-    return DETACHED.add(opcode, shape, operands, **attributes)
+    return DETACHED.add_with(opcode, shape, operands, attributes)
 
 
 def element(computation: HloComputation, whole: HloInstruction, index: int) -> HloInstruction:
@@ -58,7 +58,7 @@ class Copier(Struct):
         return cls(module, free_channels(module), max(groups, default=0) + 1)
 
     def copy(self, old: HloInstruction, into: HloComputation, operands: Sequence[HloInstruction], known: Map) -> HloInstruction:
-        """Add a copy with other operands, after the copies in `known` of what ran before the original."""
+        """Add a copy with other operands, after the copies in `known` of the original's control predecessors."""
         new = into.add(copy_instruction(old, operands))
         clone_called(self.module, new)
         if new.opcode == "while":
@@ -87,16 +87,18 @@ class Copier(Struct):
             set_group(new, str(self._groups.setdefault(number, self._group + len(self._groups))))
 
     def _set_channel(self, new: HloInstruction) -> None:
-        if new.channel_id is None or (new.opcode in TRANSFER and not new.attrs.get("is_host_transfer", False)):
+        if new.channel_id is None or (new.opcode in TRANSFER and not new.is_host_transfer):
             return
         if new.opcode in _TRANSFER_DONES:
-            new.attrs["channel_id"] = new.operands[0].channel_id
+            channel = new.operands[0].channel_id
+            assert channel is not None, "a done has the channel of its start"
+            new.attrs["channel_id"] = channel
         else:
             new.attrs["channel_id"] = next(self._channels)
 
 
 def keep_order(old: HloInstruction, new: HloInstruction, known: Map) -> None:
-    """Let a copy wait for the copies, in its computation, of what its original waits for."""
+    """Let a copy wait for the copies, in its computation, of its original's control predecessors."""
     before = [known[p] for p in old.control_predecessors if p in known and known[p].parent is new.parent]
     new.control_predecessors = list(dict.fromkeys(before))
 

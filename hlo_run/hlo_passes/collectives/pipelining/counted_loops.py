@@ -50,7 +50,7 @@ def is_element(value: HloInstruction) -> bool:
 
 
 def counted_loops(module: HloModule, chosen: Callable[[HloInstruction], bool]) -> list[HloInstruction]:
-    """Return the loops whose body has a chosen instruction, those inside of others first."""
+    """Return the loops whose body has a chosen instruction, inner loops first."""
     done: dict[HloComputation, None] = {}
     found: list[HloInstruction] = []
 

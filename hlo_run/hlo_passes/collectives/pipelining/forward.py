@@ -1,4 +1,4 @@
-"""Let collectives of an iteration run in the next one, beside the work of that one.
+"""Let collectives of an iteration run in the next one, beside its work.
 
 while: x = f(s); c = all-reduce(x); b = update(b, c, i)
   =>

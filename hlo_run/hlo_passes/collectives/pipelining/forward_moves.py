@@ -1,4 +1,4 @@
-"""Find collectives whose results a loop writes, by slices, into an element of its state that nothing else reads.
+"""Find collectives whose results a loop writes, by slices, into an element of its state that has no other reader.
 
 c = all-reduce(x)
 s = reshape(c)                                                     formatting: instructions between the collective and the
@@ -61,7 +61,7 @@ class Move(Struct):
 
 
 def forward_moves(loop: CountedLoop, rules: Rules) -> list[Move]:
-    """Return what may move out of each iteration, in post-order of the collectives; nothing if the loop is a root."""
+    """Return the moves out of each iteration, in post-order of the collectives; [] if the loop is a root."""
     if loop.loop.is_root:
         return []
     order = {instruction: place for place, instruction in enumerate(loop.body.post_order())}
@@ -108,7 +108,7 @@ def _without(moves: list[Move], gone: Sequence[Move]) -> list[Move]:
 
 
 def needed_values(sources: Iterable[HloInstruction], instructions: Sequence[HloInstruction]) -> list[HloInstruction]:
-    """Return the operands of instructions that are neither among them nor among the sources, each once."""
+    """Return the operands of instructions that are neither among the instructions nor among the sources, each once."""
     known = {*sources, *instructions}
     found: list[HloInstruction] = []
     for instruction in instructions:

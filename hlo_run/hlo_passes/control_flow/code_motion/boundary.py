@@ -1,4 +1,4 @@
-"""The moves of conditional-code-motion: an instruction outside of a conditional, or one of each branch that do the same."""
+"""The moves of conditional-code-motion: an instruction outside of a conditional, or equal instructions, one in each branch."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def reuse(value: HloInstruction, user: HloInstruction) -> int:
 
 
 def without_constants(values: list[HloInstruction] | tuple[HloInstruction, ...]) -> int:
-    """Return the number of different instructions that are no constants."""
+    """Return the number of different instructions other than constants."""
     return len({value for value in values if value.opcode != "constant"})

@@ -1,4 +1,4 @@
-"""Moves converts of results that all branches of a conditional end with behind it."""
+"""Moves converts of results behind a conditional if all its branches end with them."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hlo_run.hlo_passes.control_flow.code_motion.boundary import Boundary
 
 
 def can_move_out(conditional: HloInstruction, moved: Sequence[Boundary], stops: Sequence[Boundary]) -> bool:
-    """True if the branches end in tuples, and what moves begins there and reads nothing but what moves and the stops."""
+    """True if the branches end in tuples, and the moving instructions begin there and read only each other and the stops."""
     roots = [branch.root for branch in conditional.called_computations]
     if conditional.is_root or any(root.opcode != "tuple" or root.users for root in roots):
         return False

@@ -47,7 +47,7 @@ class Queue:
 
 
 class Search:
-    """One search from a boundary: what moves, in the order of the visits, and where it stops.
+    """One search from a boundary: the moving instructions, in the order of the visits, and the stops.
 
     `visits` counts visits of instructions that stay; the searches of a conditional share it.
     """
@@ -185,7 +185,7 @@ class Search:
     # ---- what the move gains ------------------------------------------------------------------------------------------
 
     def benefit(self) -> int:
-        """Return what the move gains; less than 0 if it is not to be done."""
+        """Return the gain of the move; less than 0 if the move should not be done."""
         gain = self._gain()
         if gain >= 0 and self._growth > 0 and self._growth // len(self.moved) > _GROWTH:
             return -1

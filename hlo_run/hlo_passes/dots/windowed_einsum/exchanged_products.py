@@ -145,7 +145,7 @@ def _split(module: HloModule, dot: HloInstruction, exchange: HloInstruction, res
         part, other = _part(derived, lhs, left, bounds), _part(derived, rhs, right, bounds)
         if result is dot:
             part = _exchanged(derived, exchange, part, exchange.dimensions[0], n)
-        product = own.add("dot", descending(dot.shape), [part, other], **attributes)
+        product = own.add_with("dot", descending(dot.shape), [part, other], attributes)
         set_queue(product, str(n))
         sent = product if result is dot else _exchanged(derived, exchange, product, exchange.dimensions[0], n)
         total = derived.binary("add", sent, total)

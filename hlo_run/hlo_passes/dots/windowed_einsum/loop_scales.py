@@ -25,7 +25,7 @@ _WIDE = ("bf16", "f16", "f32")
 
 
 class Scaled(Struct, frozen=True):
-    """A value `opcode`(convert(`narrow`), broadcast(`scale`)) of the type `wide`, and the views of it, first to last."""
+    """A value `opcode`(convert(`narrow`), broadcast(`scale`)) of the type `wide`, and its views, first to last."""
 
     narrow: HloInstruction
     scale: HloInstruction
@@ -41,7 +41,7 @@ class Scaled(Struct, frozen=True):
 
 
 def scaled(value: HloInstruction) -> Scaled | None:
-    """Return how a value is scaled, or None for another one. The scale must be a scalar."""
+    """Return the scaling of a value; None if it has none. The scale must be a scalar."""
     views: list[HloInstruction] = []
     while value.opcode in _VIEWS and value.operands[0].shape.dims:
         views.insert(0, value)

@@ -377,7 +377,7 @@ class _Padder(SizedValues):
             comparator = self._module.add_computation(with_flags(instruction.to_apply))
             shape = Shape.make_tuple(tuple(fixed_shape(operand.shape) for operand in operands))
             attributes = {key: instruction.attrs[key] for key in ("dimensions", "is_stable") if key in instruction.attrs}
-            ordered = editor.add("sort", shape, operands, {"to_apply": (comparator,)}, **attributes)
+            ordered = editor.add_with("sort", shape, operands, attributes, {"to_apply": (comparator,)})
             parts = [editor.element(ordered, number) for number in range(len(operands) - 1)]
             made = editor.tuple(parts) if instruction.shape.is_tuple else parts[0]
             self._replace(instruction, made)

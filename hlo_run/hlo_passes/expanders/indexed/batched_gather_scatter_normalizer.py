@@ -40,8 +40,8 @@ class BatchedGatherScatterNormalizer(Struct, frozen=True):
 
 def _is_normalised(old: HloInstruction, batching: str, index_map: str) -> bool:
     """Return True if the instruction has batching dimensions and its index vectors have no component for one of them."""
-    dims = set(old.attrs.get(batching, ()))
-    return bool(dims) and dims.isdisjoint(old.attrs[index_map])
+    dims = set(old.ints(batching))
+    return bool(dims) and dims.isdisjoint(old.ints(index_map))
 
 
 def _gather(b: HloBuilder, old: HloInstruction, operand: HloValue, indices: HloValue) -> HloValue:

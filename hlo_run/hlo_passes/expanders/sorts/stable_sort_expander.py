@@ -55,8 +55,8 @@ def _make_unstable(module: HloModule, sort: HloInstruction) -> None:
     _break_ties(comparator, place)
     shapes = (*(sort.shape.tuple_shapes if sort.shape.is_tuple else (sort.shape,)), iota.shape)
     kept = {name: value for name, value in sort.attrs.items() if name not in ("is_stable", "sharding")}
-    made = InstructionMaker(where=sort.where).add(
-        "sort", Shape.make_tuple(shapes), (*sort.operands, iota), {"to_apply": (comparator,)}, **kept
+    made = InstructionMaker(where=sort.where).add_with(
+        "sort", Shape.make_tuple(shapes), (*sort.operands, iota), kept, {"to_apply": (comparator,)}
     )
     made.name = sort.name
     editor.computation.add(made)

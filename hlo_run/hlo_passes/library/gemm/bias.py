@@ -64,7 +64,7 @@ class Product(Struct, frozen=True):
 
 
 def product_behind(value: HloInstruction) -> Product | None:
-    """Return the call that a value is computed from, if it and the steps between have one user each; else None."""
+    """Return the call that computes a value, if it and the steps between have one user each; else None."""
     bitcast = value if value.opcode == "bitcast" else None
     rest = bitcast.operands[0] if bitcast is not None else value
     cut = rest if rest.opcode == "slice" else None

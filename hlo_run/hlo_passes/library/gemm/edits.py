@@ -35,7 +35,7 @@ class Edits(Struct):
         self.drop(old)
 
     def replace_by_changed(self, old: HloInstruction, new: HloInstruction) -> None:
-        """Replace `old` by its operand `new`, which was changed in place: its users come in the order of the users of `old`."""
+        """Replace `old` by its operand `new`, which was changed in place: `new` gets the users in the order that `old` had."""
         operands = dict.fromkeys(old.operands)
         old.operands = ()
         self.replace(old, new)

@@ -63,7 +63,7 @@ def add_products_of_one_factor(rw: Rewriter, i: HloInstruction) -> HloInstructio
     one, two = i.operands
     if one is two or one.opcode != "multiply" or two.opcode != "multiply" or len(one.users) > 1 or len(two.users) > 1:
         return None
-    shared = next((f for f in one.operands if f in two.operands), None)
+    shared = next((f for f in reversed(one.operands) if f in two.operands), None)
     if shared is None or not (is_integer(i) or (is_float(i) and _is_float_power_of_two(shared))):
         return None
     rest = [p.operands[1] if p.operands[0] is shared else p.operands[0] for p in (one, two)]

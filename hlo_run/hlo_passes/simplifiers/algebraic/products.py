@@ -1,13 +1,13 @@
-"""Algebraic rules of dots. Those of `LAYOUT_RULES` are also valid after layout assignment."""
+"""Algebraic rules of dots. The rules in `LAYOUT_RULES` are also valid after layout assignment."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Dot, dot_side
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
@@ -62,9 +62,11 @@ def _dot(rw: Rewriter, old: HloInstruction, operands: list[HloInstruction], dims
         for name, o in sides
     ]
     shape = Shape.array(old.shape.element_type, (*batch, *free[0], *free[1]))
-    rest: dict[str, Any] = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
-    used: dict[str, Any] = {name: numbers for name, numbers in dims.items() if numbers or name.endswith("contracting_dims")}
-    return rw.add("dot", shape, operands, **used, **rest)
+    rest: dict[str, AttributeValue] = {name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs}
+    used: dict[str, AttributeValue] = {
+        name: numbers for name, numbers in dims.items() if numbers or name.endswith("contracting_dims")
+    }
+    return rw.add_with("dot", shape, operands, {**used, **rest})
 
 
 def dot_without_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -86,13 +88,15 @@ def dot_without_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if the dot has no other users; batch dimensions stay first."""
+    """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if the dot has no other users; batch dimensions are and stay first."""
     dot = i.operands[0]
     if dot.opcode != "dot" or len(dot.users) > 1:
         return None
     lhs, rhs = Dot.of(dot).sides
     count = len(lhs.batch)
     if [len(lhs.free), len(rhs.free)] != [1, 1] or i.dimensions != (*range(count), count + 1, count):
+        return None
+    if not lhs.batch == rhs.batch == tuple(range(count)):
         return None
     dims = {
         "lhs_batch_dims": rhs.batch,

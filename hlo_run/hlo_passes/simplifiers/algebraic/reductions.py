@@ -40,7 +40,7 @@ def reduce_of_one_array(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     plain.root = plain.root.operands[0]
     remove_unused([value for value in plain.instructions if not value.users and not value.is_root])
     keep = {name: value for name, value in i.attrs.items() if name in ("dimensions", "window")}
-    return rw.tuple([rw.add(i.opcode, i.shape.tuple_shapes[0], i.operands, {"to_apply": (plain,)}, **keep)])
+    return rw.tuple([rw.add_with(i.opcode, i.shape.tuple_shapes[0], i.operands, keep, {"to_apply": (plain,)})])
 
 
 def reduce_arrays_of_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

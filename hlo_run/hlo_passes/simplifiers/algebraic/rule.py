@@ -76,7 +76,7 @@ class Rewriter(Editor):
         """Return an instruction like `old`, with other operands (and optionally another shape)."""
         attributes = {name: value for name, value in old.attrs.items() if name not in ("metadata", "sharding")}
         called = {name: list(group) for name, group in old.called.items()}
-        return self.add(old.opcode, shape or old.shape, operands, called, **attributes)
+        return self.add_with(old.opcode, shape or old.shape, operands, attributes, called)
 
     def clone(self, old: HloInstruction, operands: Sequence[HloInstruction], shape: Shape) -> HloInstruction:
         """Return a copy of `old`, with its name and metadata, other operands and another shape. A sharding stays if it fits."""

@@ -1,4 +1,4 @@
-"""Algebraic rules of data movement, iotas and constants. Those of `LAYOUT_RULES` need assigned layouts."""
+"""Algebraic rules of data movement, iotas and constants. The rules in `LAYOUT_RULES` need assigned layouts."""
 
 from __future__ import annotations
 

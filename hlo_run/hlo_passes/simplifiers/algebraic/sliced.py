@@ -60,7 +60,7 @@ def slice_of_reverse(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """slice(f32[64] reshape(f32[16,4] A)), slice={[8:16]} => reshape(slice(A)), slice={[2:4], [0:4]}.
 
-    The slice must take a block of A: whole rows of each group of dimensions that the reshape joins or splits.
+    The slice must cut dimension 0 alone, and take whole rows of A.
     """
     inner, ranges = i.operands[0], i.slice_ranges
     if inner.opcode != "reshape" or 0 in inner.shape.dims or any(stride != 1 for _, _, stride in ranges):
@@ -68,25 +68,16 @@ def slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     source = inner.operands[0]
     if not source.shape.dims or not i.shape.element_count:
         return None
+    if [d for d, size in enumerate(inner.shape.dims) if ranges[d][:2] != (0, size)] != [0]:
+        return None
+    # The first dimension with several rows; what comes before it has one element.
+    rows = next((d for d, size in enumerate(source.shape.dims) if size > 1), 0)
+    scale, row = math.prod(inner.shape.dims[1:]), math.prod(source.shape.dims[rows + 1 :])
+    start, limit = ranges[0][0] * scale, ranges[0][1] * scale
+    if start % row or limit % row:
+        return None
     taken: list[_Range] = [(0, size, 1) for size in source.shape.dims]
-    groups = common_groups(source.shape.dims, inner.shape.dims)
-    only_adds_ones = all(len(ours) == len(theirs) == 1 for ours, theirs in groups)
-    for number, (ours, theirs) in enumerate(groups):
-        rows = [d for d in ours if source.shape.dims[d] > 1]
-        cut = [d for d in theirs if ranges[d][:2] != (0, inner.shape.dims[d])]
-        if not cut:
-            continue
-        if number and not only_adds_ones:  # as in XLA
-            return None
-        outer = [d for d in theirs if d < cut[0] and inner.shape.dims[d] > 1]
-        if len(cut) > 1 or outer or not rows:
-            return None
-        scale = math.prod(inner.shape.dims[d] for d in theirs if d > cut[0])
-        row = math.prod(source.shape.dims[d] for d in rows[1:])
-        start, limit = ranges[cut[0]][0] * scale, ranges[cut[0]][1] * scale
-        if start % row or limit % row:
-            return None
-        taken[rows[0]] = (start // row, limit // row, 1)
+    taken[rows] = (start // row, limit // row, 1)
     # As in XLA the slice has the default layout, whatever that of the operand.
     shape = Shape.array(source.shape.element_type, tuple(limit - start for start, limit, _ in taken))
     return rw.reshape(rw.add("slice", shape, [source], slice=tuple(taken)), i.shape.dims)

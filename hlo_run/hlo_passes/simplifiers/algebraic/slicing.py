@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import ml_dtypes
 
 from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.fused_names import clone_name
@@ -10,7 +10,6 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, is_integer, scalar_of, splat_value
 from hlo_run.records import replace
-from hlo_run.sharding.analysis.device_numbers import numbers_of_devices
 
 
 def slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -144,34 +143,31 @@ def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 
 
 def dynamic_slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """dynamic-slice(dynamic-slice(A, x), y) => dynamic-slice(A, y + clamp(0, x, limit)).
-
-    XLA does it always. Where a start may be out of bounds, its sum is another start: only for starts known to be in bounds.
-    """
+    """dynamic-slice(dynamic-slice(A, x), y) => dynamic-slice(A, clamp(0, y, its limit) + clamp(0, x, its limit))."""
     inner = i.operands[0]
     if inner.opcode != "dynamic-slice" or any(index.shape.dims for index in (*i.operands[1:], *inner.operands[1:])):
         return None
     sizes = list(zip(inner.operands[0].shape.dims, inner.shape.dims, i.shape.dims, strict=True))
-    for (whole, between, taken), first, then in zip(sizes, inner.operands[1:], i.operands[1:], strict=True):
-        if whole == between and _is_within(first, 0):  # the sum is clamped as the second start
-            continue
-        # The first start is clamped as before where the second slice takes all that the first one leaves.
-        if not (_is_within(then, between - taken) and (between == taken or _is_within(first, whole - between))):
-            return None
-    starts: list[HloInstruction] = []
-    for (whole, _, taken), first, then in zip(sizes, inner.operands[1:], i.operands[1:], strict=True):
-        at = rw.at(first)
-        low, high = (at.constant(limit, first.shape.element_type) for limit in (0, whole - taken))
-        clamped = at.add("clamp", first.shape, [low, first, high])
-        starts.append(rw.at(inner).binary("add", then, at.convert(clamped, then.shape.element_type)))
+    indices = list(zip(inner.operands[1:], i.operands[1:], strict=True))
+    if any(
+        whole - taken > int(ml_dtypes.iinfo(start.shape.dtype.numpy).max)
+        for (whole, _, taken), starts in zip(sizes, indices, strict=True)
+        for start in starts
+    ):
+        return None
+    sums: list[HloInstruction] = []
+    for (whole, between, taken), (first, then) in zip(sizes, indices, strict=True):
+        second = _clamped(rw, then, between - taken)
+        moved = rw.at(first).convert(_clamped(rw, first, whole - between), then.shape.element_type)
+        sums.append(rw.at(inner).binary("add", second, moved))
     # As in XLA, which edits the second slice: if nothing else uses the first one, a later pass removes it.
-    return rw.with_operands(i, [inner.operands[0], *starts])
+    return rw.with_operands(i, [inner.operands[0], *sums])
 
 
-def _is_within(start: HloInstruction, most: int) -> bool:
-    """True if a start is between 0 and `most` on every device."""
-    numbers = numbers_of_devices(start)
-    return numbers is not None and bool(np.all((numbers >= 0) & (numbers <= most)))
+def _clamped(rw: Rewriter, start: HloInstruction, limit: int) -> HloInstruction:
+    at = rw.at(start)
+    low, high = (at.constant(bound, start.shape.element_type) for bound in (0, limit))
+    return at.add("clamp", start.shape, [low, start, high])
 
 
 def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

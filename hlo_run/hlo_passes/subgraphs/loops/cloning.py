@@ -15,7 +15,7 @@ def renamed_clone(old: HloInstruction) -> HloInstruction:
 
 
 def cloned(old: HloComputation, replacements: Mapping[HloInstruction, HloInstruction | None]) -> HloComputation:
-    """Return a copy, in no module, where other instructions replace some, with their operands that no computation has.
+    """Return a copy, in no module, with other instructions in place of some; their operands are in no computation yet.
 
     None replaces an instruction that goes with all its users. An operand of a replacement may be an instruction of `old`. As in
     XLA, what replaces nothing comes last in the copy, and a parameter after the last one. The replacements are used up.
@@ -74,7 +74,7 @@ def replace_by_form(
     init: HloInstruction,
     old_form: Callable[[HloInstruction], HloInstruction],
 ) -> HloInstruction:
-    """Replace the loop by `old_form(new)` where `new`, which is returned, has another state; all are in no module before.
+    """Replace the loop by `old_form(new)` where `new`, which is returned, has another state. Both come into the module here.
 
     As in XLA, the loop comes first, then what replaces the old one, then their operands in the order in which they were made.
     """

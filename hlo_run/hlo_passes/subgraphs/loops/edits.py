@@ -78,7 +78,7 @@ def use_elements(
 def copy_body(
     body: HloComputation, into: HloComputation, state: HloInstruction, suffix: str = ""
 ) -> dict[HloInstruction, HloInstruction]:
-    """Add a copy of a loop's body that begins with `state`; return the copies by their originals, the parameter's is `state`.
+    """Add a copy of a loop's body that begins with `state`. Return the copies by their originals; the parameter's is `state`.
 
     The copies are called `NAME.SUFFIX`. They keep the control dependencies among them, and collectives get new channels.
     """
@@ -91,9 +91,8 @@ def copy_body(
         name = f"{old.name}.{suffix}" if suffix else old.name
         new = copy_instruction(old, [made[operand] for operand in old.operands], name=name)
         new.control_predecessors = [made[p] for p in old.control_predecessors if p in made]
-        if "channel_id" in new.attrs and not new.opcode.startswith(("recv", "send")):
-            old_channel = int(new.attrs["channel_id"])
-            new.attrs["channel_id"] = channels.setdefault(old_channel, following + len(channels))
+        if new.channel_id is not None and not new.opcode.startswith(("recv", "send")):
+            new.attrs["channel_id"] = channels.setdefault(new.channel_id, following + len(channels))
         if into.module is not None:
             clone_called(into.module, new)
         made[old] = into.add(new)

@@ -1,4 +1,4 @@
-"""Hoists instructions out of loop bodies: what does not change there, and copies of it before the loop."""
+"""Hoists instructions out of loop bodies: unchanging instructions, and copies of them before the loop."""
 
 from __future__ import annotations
 

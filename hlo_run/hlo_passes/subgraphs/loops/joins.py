@@ -71,9 +71,9 @@ class Joins:
         self.known: dict[HloInstruction, tuple[Join, int]] = {}
 
     def add_operands(self, concatenate: HloInstruction) -> bool:
-        """Join the operands, and all that this needs; return False, with no new join, if it cannot be done."""
+        """Join the operands, and all that they need; return False, with no new join, if it cannot be done."""
         known = dict(self.known)
-        waiting = [Join(concatenate.operands, StackedDimension(concatenate.attrs["dimensions"][0], False))]
+        waiting = [Join(concatenate.operands, StackedDimension(concatenate.dimensions[0], False))]
         if waiting[0].is_shared:
             return False
         for join in waiting:  # grows while we walk
@@ -140,7 +140,7 @@ def _make_up(join: Join, source: HloInstruction) -> bool:
         return False
     for n, value in enumerate(join.values):
         parts = [(start, end, 1) for start, end in zip(*join.bounds(n), strict=True)]
-        if value.opcode != "slice" or value.operands[0] is not source or [tuple(p) for p in value.attrs["slice"]] != parts:
+        if value.opcode != "slice" or value.operands[0] is not source or [tuple(p) for p in value.slice_ranges] != parts:
             return False
     return True
 
@@ -156,12 +156,12 @@ def operand_place(value: HloInstruction, number: int, place: StackedDimension) -
         return place if operand.shape.is_array and value.shape.same_dims(operand.shape) else None
     p = place.dimension
     if value.opcode == "broadcast":
-        dimensions = value.attrs["dimensions"]
+        dimensions = value.dimensions
         if not place.is_new and p in dimensions:
             return StackedDimension(dimensions.index(p), False)
         return StackedDimension(next((n for n, d in enumerate(dimensions) if d >= p), len(dimensions)), True)
     if value.opcode == "reduce":
-        for dimension in sorted(value.attrs["dimensions"]):
+        for dimension in sorted(value.dimensions):
             p += dimension < p or (dimension == p and not place.is_new)
         return StackedDimension(p, place.is_new)
     return _reshaped_place(value.shape.dims, operand.shape.dims, place) if value.opcode == "reshape" else None

@@ -1,4 +1,4 @@
-"""Flattens the state of a loop: tuples inside it become elements of their own."""
+"""Flattens the state of a loop: the elements of inner tuples become elements of the state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hlo_run.hlo_passes.subgraphs.loops.cloning import cloned, renamed_clone, re
 
 
 def flatten_state(module: HloModule, loop: HloInstruction) -> bool:
-    """Replace a loop whose state has tuples in it by one without; return True if so.
+    """Replace a loop whose state has inner tuples by a loop without them; return True if it had some.
 
     As in XLA, the copies of condition and body make the old state of the new one where they begin, and users read the old one.
     """

@@ -1,4 +1,4 @@
-"""Removes elements of a loop's state that nothing needs."""
+"""Removes unneeded elements of a loop's state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def may_narrow(state: LoopState) -> bool:
 
 
 def replace_loop(state: LoopState, needed: Sequence[int], equals: Mapping[int, int] | None = None) -> HloInstruction:
-    """Replace the loop by one whose state has only the needed elements, and by a tuple that has all, in XLA's steps; return it.
+    """Replace the loop by one with only the needed elements, and by a tuple of all, in XLA's steps; return the tuple.
 
     In the tuple the other elements are those of the initial state, or with `equals` the needed ones that they equal. XLA copies
     condition and body, so all their instructions take new names. `tuple-simplifier` removes the tuple.

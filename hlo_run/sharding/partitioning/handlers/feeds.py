@@ -1,4 +1,4 @@
-"""Handlers of infeed and outfeed: every device takes and gives its own tile.
+"""Handlers of infeed and outfeed: every device takes and gives its tile.
 
 Tiles of several sizes need a branch per size, and the number of the partition chooses it:
 

@@ -36,7 +36,7 @@ def tiles_along(sharding: SingleSharding, dims: Sequence[int]) -> int:
 
 
 def refined(sharding: SingleSharding, by: SingleSharding) -> SingleSharding:
-    """Return `sharding`, divided further as `by` says where both fit together."""
+    """Return `sharding`, divided further by the dimensions of `by` where both fit together."""
     return merged(by, sharding, sharding.tile_count + 1) or sharding
 
 
@@ -47,7 +47,7 @@ def refined_inside(sharding: SingleSharding, by: SingleSharding, dims: Sequence[
 
 
 def in_group(part: Part, grouped: GroupedSharding) -> Part:
-    """Return the part as one of its group, resharded to what the groups need."""
+    """Return the part inside its group, resharded as the groups need it."""
     part = part.reshard(ungroup(grouped))
     state = group_state(part.state, grouped.devices)
     return Part(part.hlo, base_in_group(grouped, part.base), grouped.sharding, state)
@@ -62,19 +62,19 @@ def trivial_dims(operand: Part, what: Indexed) -> tuple[int, ...]:
 
 
 def operand_order(operand: Part, what: Indexed) -> list[int]:
-    """Return the operand's dimensions that may be gathered, those first that may best be."""
+    """Return the operand's dimensions that may be gathered, the best ones first."""
     return list(dict.fromkeys((*trivial_dims(operand, what), *what.passthrough().operand)))
 
 
 def indices_order(what: Indexed) -> list[int]:
-    """Return the dimensions of the indices that may be gathered, those first that may best be."""
+    """Return the dimensions of the indices that may be gathered, the best ones first."""
     rank, vector = what.indices.shape.rank, what.index_vector_dim
     plain = [dim for dim in range(rank) if dim != vector and dim not in what.indices_batching]
     return [*([vector] if vector < rank else []), *plain, *what.indices_batching]
 
 
 def slices_order(rank: int, what: Indexed) -> list[int]:
-    """Return the dimensions of the slices that may be gathered, those first that may best be."""
+    """Return the dimensions of the slices that may be gathered, the best ones first."""
     passing = what.passthrough().slices
     return [*(dim for dim in range(rank) if dim not in passing), *passing]
 
@@ -82,7 +82,7 @@ def slices_order(rank: int, what: Indexed) -> list[int]:
 def replicated_like(
     sharding: SingleSharding, like: GroupedSharding, groups: int, devices: int, rank: int, order: Sequence[int]
 ) -> GroupedSharding:
-    """Return groups, aligned with `like`'s, of which each has the whole array; dimensions in `order` may be gathered."""
+    """Return groups, aligned with the groups of `like`, that each have the whole array; dimensions in `order` may be gathered."""
     return aligned(group_on_replicated(sharding, groups, devices, rank, order), like)
 
 
@@ -137,7 +137,7 @@ def per_component(b: Builder, values: Sequence[HloInstruction], shape: Shape, wh
 
 
 def less(b: Builder, indices: Part, least: HloInstruction) -> Part:
-    """Return the indices less those where the device's tile begins."""
+    """Return the indices minus the start of the device's tile."""
     return indices.with_value(b.binary("subtract", indices.hlo, least), indices.sharding)
 
 
@@ -237,7 +237,7 @@ class Trial(Struct, frozen=True):
         return replace(part, hlo=hlo, state=self.state)
 
     def cost(self, opcode: Opcode, result: HloInstruction | None) -> Cost:
-        """Return what the instructions cost that `result` needs, and end the trial. None costs more than all others."""
+        """Return the cost of the instructions that `result` needs, and end the trial. None costs more than all others."""
         for instruction in self.state.builder.computation.instructions:
             instruction.called = {}
         if result is None:
@@ -280,7 +280,7 @@ Way = Callable[[Job, bool], HloInstruction | None]
 def first_way(
     job: Job, trial: Callable[[], tuple[Trial, Job]], opcode: Opcode, ways: Sequence[Way[Job]]
 ) -> HloInstruction | None:
-    """Return what the cheapest possible way makes. The first two ways cost nothing."""
+    """Return the result of the cheapest possible way. The first two ways cost nothing."""
     costs: dict[Way[Job], Cost] = dict.fromkeys(ways[:2], (0, 0))
     for way in ways[2:]:
         attempt, copy = trial()

@@ -27,7 +27,7 @@ def on_one_device(v: Visit, device: int) -> Part:
     outside.add("parameter", operand.shape, name="false_branch_param", parameter_number=0)
     values = [inside.get_tuple_element(given, number) for number in range(len(v.parts))]
     made = inside.computation.root = inside.clone(v.hlo, v.hlo.shape, values)
-    made.attrs["sharding"] = v.hlo.sharding
+    made.attrs["sharding"] = v.hlo.given_sharding
     outside.computation.root = zeros(outside, v.hlo.shape)
     called = {name: [v.state.module.add_computation(branch.computation)] for name, branch in _names(inside, outside)}
     return v.made(b.add("conditional", v.hlo.shape, [is_there, operand, operand], called))

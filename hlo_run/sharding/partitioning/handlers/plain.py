@@ -1,4 +1,4 @@
-"""Handlers of elementwise instructions, constants, tuples and others that change no place of an element, or nearly so."""
+"""Handlers of elementwise instructions, constants, tuples and others that move no element, or nearly none."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def broadcast(v: Visit) -> Part:
 
 
 def iota(v: Visit) -> Part:
-    """Handle an iota: each tile begins at its own number."""
+    """Handle an iota: each tile begins at its number."""
     if v.is_whole:
         return v.by_default()
     b, dim = v.b, v.hlo.iota_dimension
@@ -88,7 +88,7 @@ def iota(v: Visit) -> Part:
 
 
 def constant(v: Visit) -> Part:
-    """Handle a constant: one of equal elements is made in each tile."""
+    """Handle a constant: each tile makes a constant of equal elements."""
     if v.hlo.shape.is_tuple:
         return v.by_default()
     if v.is_whole:

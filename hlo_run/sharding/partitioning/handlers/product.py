@@ -58,7 +58,7 @@ class Product(Struct, frozen=True):
         return math.prod(tiles_at(sharding, getattr(group, side)) for group in groups)
 
     def moved(self, source: str, target: str) -> SingleSharding | None:
-        """Return the sharding of one side in the form of another one's; None if a dimension that vanishes is divided."""
+        """Return the sharding of one side in the form of another side's; None if a dimension that vanishes is divided."""
         ranks = {"lhs": self.dims.lhs_rank, "rhs": self.dims.rhs_rank, "output": self.dims.output_rank}
         sharding = {"lhs": self.lhs.leaf, "rhs": self.rhs.leaf, "output": self.sharding}[source]
         to_target, to_source = [-1] * ranks[source], [-1] * ranks[target]

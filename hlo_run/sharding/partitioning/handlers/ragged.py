@@ -46,7 +46,7 @@ def _product(v: Visit, operands: list[HloInstruction]) -> HloInstruction:
         return v.clone(operands)
     names = "lhs_batch_dims lhs_contracting_dims rhs_batch_dims rhs_contracting_dims operand_precision".split()
     attributes = {name: hlo.attrs[name] for name in names if name in hlo.attrs}
-    made = v.b.add("dot", shard_shape(hlo.shape, v.sharding), operands[:2], **attributes)
+    made = v.b.add_with("dot", shard_shape(hlo.shape, v.sharding), operands[:2], attributes)
     return _zero_after_groups(v, made, hlo.lhs_batch_dims.index(hlo.lhs_ragged_dims[0]))
 
 

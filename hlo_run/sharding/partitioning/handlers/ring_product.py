@@ -1,4 +1,4 @@
-"""Multiply in a loop: tiles of an operand, or of the sum, go round the devices while each device multiplies what it has.
+"""Multiplies in a loop: tiles of an operand, or of the sum, go round the devices while each device multiplies its own.
 
     dot(all-gather(l), r)      =>   while: part = dot(l, r); write it where l came from; l = collective-permute(l)
     reduce-scatter(dot(l, r))  =>   while: o = collective-permute(o) + dot(slice of l, r)

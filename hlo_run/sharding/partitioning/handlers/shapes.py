@@ -36,7 +36,7 @@ def slice_values(v: Visit) -> Part:
 
 
 def slice_part(part: Part, base: Shape, ranges: Ranges, target: SingleSharding, copies: bool = False) -> Part | None:
-    """Return the part of a slice of shape `base` under `target`; None if the devices cannot exchange what they need.
+    """Return the part of a slice of shape `base` under `target`; None if the devices cannot exchange the needed elements.
 
     With `copies`, the result is a copy if it would be a tile of the operand.
     """

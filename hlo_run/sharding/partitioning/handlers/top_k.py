@@ -1,10 +1,10 @@
-"""The largest elements along a divided dimension: first of each tile, and then of all tiles' by a sort.
+"""Finds the largest elements along a divided dimension: first of each tile, and then of all tiles' by a sort.
 
     v, i = TopK(x [4,256], k=5) on 8 devices   =>   v, i = TopK(x [4,32], k=5)
                                                     v, i = sort(all-gather(v), all-gather(i + 32 * tile)), and its first 5
 
 XLA's `SpmdPartitioningVisitor::HandleCustomCallTopK`. XLA returns zeros as the indices of a call that is the root of its
-computation, takes devices for their tiles, and loses elements if a tile has fewer than k: here the values are right.
+computation, and loses elements if a tile has fewer than k: here the values are right.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from hlo_run.sharding.partitioning.grouping import group_state
 from hlo_run.sharding.partitioning.handlers.one_device import on_one_device, only_device
 from hlo_run.sharding.partitioning.handlers.visit import Visit
 from hlo_run.sharding.partitioning.masks import fill_excess
-from hlo_run.sharding.partitioning.offsets import tile_ordinals
 from hlo_run.sharding.partitioning.state import Builder, Part
 from hlo_run.sharding.values.groups import group_on_dims
-from hlo_run.sharding.values.make import device_array, is_maximal, same_for_all
+from hlo_run.sharding.values.make import is_maximal, same_for_all
 from hlo_run.sharding.values.replicate import replicate_dims
 
 _BATCH, _SORTED = 0, 1
@@ -51,7 +50,7 @@ def top_k(v: Visit) -> Part:
     if job.uses_indices():
         results = job.sorted_with(values, job.gathered(job.whole_indices(v.b.get_tuple_element(local, 1))))
     else:
-        made = v.b.add("sort", values.shape, [values], {"to_apply": [job.comparator(False)]}, dimensions=(1,), is_stable=True)
+        made = v.b.add("sort", values.shape, [values], {"to_apply": [job.comparator(False)]}, dimensions=(1,))
         first = job.first(made)
         results = [first, v.b.zeros(first.shape.with_element_type("s32"))]
     return v.made(v.b.tuple(results), same_for_all(v.hlo.shape, job.gathered_sharding))
@@ -96,13 +95,8 @@ class _Job(Struct, frozen=True):
 
     def _tile(self) -> HloInstruction:
         """Return the number of the device's tile along the sorted dimension."""
-        b, state = self.v.b, self.v.state
-        number = state.partition_id
-        if self.sharding.dims[_BATCH] > 1:
-            number = group_state(state, group_on_dims(self.sharding, [_BATCH]).devices).partition_id
-        elif device_array(self.sharding).reshape(-1).tolist() != list(range(self.v.partitions)):
-            return tile_ordinals(b, self.sharding, number)[_SORTED]
-        return b.add("convert", Shape.array("s32", ()), [number])
+        groups = group_on_dims(self.sharding, [_BATCH])
+        return self.v.b.add("convert", Shape.array("s32", ()), [group_state(self.v.state, groups.devices).partition_id])
 
     def uses_indices(self) -> bool:
         """True if anything may read the indices."""
@@ -121,7 +115,7 @@ class _Job(Struct, frozen=True):
         b = self.v.b
         shape = Shape.make_tuple((values.shape, indices.shape))
         called = {"to_apply": [self.comparator(True)]}
-        made = b.add("sort", shape, [values, indices], called, dimensions=(1,), is_stable=True)
+        made = b.add("sort", shape, [values, indices], called, dimensions=(1,))
         return [self.first(b.get_tuple_element(made, number)) for number in range(2)]
 
     def first(self, value: HloInstruction) -> HloInstruction:
@@ -133,19 +127,14 @@ class _Job(Struct, frozen=True):
         b = Builder(HloComputation("compare-value-and-index" if has_indices else "compare-value"))
         dtype = self.v.hlo.shape.tuple_shapes[0].dtype
         one, two = (b.add("parameter", Shape.array(dtype.name, ()), parameter_number=n) for n in range(2))
-        # NaN, which may fill the excess, has no place in the partial order that XLA sorts by.
-        is_partial = dtype.name != "f32" or self._tiles_have_enough()
-        root = _compared(b, one, two, "GT", is_total=dtype.is_float and not is_partial)
+        # NaN, which may fill the excess, has no place in a partial order.
+        root = _compared(b, one, two, "GT", is_total=dtype.is_float)
         if has_indices:
             left, right = (b.add("parameter", Shape.array("s32", ()), parameter_number=n) for n in (2, 3))
             is_equal = _compared(b, one, two, "EQ", is_total=dtype.is_float)
             root = b.select(is_equal, b.compare(left, right, "LT"), root)
         b.computation.root = root
         return self.v.state.module.add_computation(b.computation)
-
-    def _tiles_have_enough(self) -> bool:
-        last = self.v.parts[0].base.dims[_SORTED] - self.size * (self.sharding.dims[_SORTED] - 1)
-        return last >= self.wanted
 
 
 def _compared(b: Builder, one: HloInstruction, two: HloInstruction, direction: str, is_total: bool) -> HloInstruction:

@@ -53,7 +53,7 @@ def partition_computation(
         _keep_order(instruction, parts)
         made = parts[instruction].hlo
         if made.opcode == instruction.opcode:
-            made.attrs["sharding"] = instruction.sharding  # equal instructions with other shardings are not merged
+            made.attrs["sharding"] = instruction.given_sharding  # equal instructions with other shardings are not merged
         builder.origin = None
     builder.computation.root = parts[computation.root].reshard(root_sharding).hlo
     move_into_loops(state.rings.made)
