@@ -294,10 +294,13 @@ class _ComputationFusion:
         users = [user for user in users if not is_fusible_bitcast(user) and self._fuel.take(PriorityFusion.name)]
         weighed = [user for user in users if user.is_fusion and user in self._keys and self._outlooks[user].savings]
         self._note_replaced(producer, users)
+        waiting = [operand for operand in dict.fromkeys(producer.operands) if operand in self._keys]
         for user in users:
             self._fuse(producer, user)
         if not producer.users:
             self._remove(producer)
+        else:
+            self._count_off(producer, [node for node in waiting if any(node in user.operands for user in users)])
         changed: dict[Node, None] = {}
         for user in users:
             # As in XLA, which updates its priority with the new users only.
@@ -310,6 +313,13 @@ class _ComputationFusion:
                     changed[operand] = None
             changed[user] = None
         self._weigh(changed)
+
+    def _count_off(self, producer: Node, waiting: Iterable[Node]) -> None:
+        """Count off the savings of operands with a producer that stays for other users, as XLA's incremental update does."""
+        for operand in waiting:
+            outlook = self._outlooks.get(operand)
+            if outlook is not None:
+                outlook.total -= outlook.savings.get(producer, 0)
 
     def _fuse(self, producer: Node, user: Node, is_constant: bool = False) -> None:
         kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
