@@ -46,7 +46,7 @@ _MODULES = Path(__file__).resolve().parent / "flag_modules"
 _DUMPS = ("--xla_dump_hlo_as_text",)
 _AUTOTUNING_OFF = ("--xla_gpu_autotune_level=0",)
 _FLAGS = (*EMITTERS_ONLY, *_AUTOTUNING_OFF)
-_LIMIT_SECONDS = 300
+_LIMIT_SECONDS = 1800
 # Values of flags whose type does not suggest any that matter.
 VALUES: dict[str, tuple[str, ...]] = {
     "xla_gpu_all_reduce_blueconnect_num_devices_per_host": ("2",),

@@ -178,6 +178,8 @@ class Execution:
         if checks is not None:
             checks.finish()
         done.kernels = list(checks.outcomes.values()) if checks is not None else []
+        if runner.meter is not None:
+            runner.meter.compare_in_run(done.kernels, arguments, seed, feeds, self._spec)
         if options.output_mode == NOT_RETURNED:
             console.err("The result stays on the device and is not compared")
             return

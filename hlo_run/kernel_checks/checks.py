@@ -51,6 +51,8 @@ _SOME = 2
 # Where a loop's number of iterations is unknown, one iteration between each two numbers is judged.
 _EARLY = (1, 8, 64, 512)
 _NEVER = 1 << 62
+# The results of kernels that are kept until the reference has run.
+_MOST_KEPT_BYTES = 1 << 28
 
 
 class _Running(Struct, frozen=True):
@@ -64,7 +66,8 @@ class _Running(Struct, frozen=True):
 class KernelChecks:
     """Judges the kernels of one run of `executable`, whose optimised module is `module`, while it watches the run.
 
-    `run_aside` runs another executable in the middle of the run.
+    `run_aside` runs another executable in the middle of the run. With `keeps_results`, the outcomes have what each kernel wrote
+    last.
     """
 
     def __init__(
@@ -74,10 +77,12 @@ class KernelChecks:
         verdicts: Verdicts,
         run_aside: Callable[[Executable, Sequence[Literal]], Literal],
         checks_all: bool = False,
+        keeps_results: bool = False,
     ) -> None:
         self._executable, self._verdicts, self._run_aside, self._all = executable, verdicts, run_aside, checks_all
         self._walk = Walk(module, verdicts.seed)
         units = find_units(module, executable)
+        self._bytes_to_keep = _MOST_KEPT_BYTES if keeps_results else 0
         self.outcomes = {unit: Outcome(unit) for unit in units}
         """By unit, in the order of the thunks."""
         self.seconds = 0.0
@@ -171,6 +176,9 @@ class KernelChecks:
 
     def after(self, thunk: Thunk, read: Read) -> None:
         """Judge the result of the unit that ends with `thunk`."""
+        ended = self._ends.get(id(thunk)) if self._bytes_to_keep else None
+        if ended is not None:
+            self._keep(ended, read)
         running = self._running
         if running is None or self._ends.get(id(thunk)) is not running.unit:
             return
@@ -179,6 +187,15 @@ class KernelChecks:
         with quiet(), one_blas_thread():
             self._judge(running, read)
         self.seconds += time.perf_counter() - begin
+
+    def _keep(self, unit: Unit, read: Read) -> None:
+        """Keep what a unit wrote, if the last execution will be kept too."""
+        outcome = self.outcomes[unit]
+        size = 0 if outcome.result else sum(leaf.size_bytes for _, leaf in unit.leaves)
+        if size <= self._bytes_to_keep and all(loop.trip_count is not None for loop in unit.loops):
+            self._bytes_to_keep -= size
+            results = (literal_of(spec_at(unit.result, path), lambda piece: read(piece).copy()) for path, _ in unit.leaves)
+            outcome.result = tuple(results)
 
     def finish(self) -> None:
         """Judge the units that the run has not reached, on made operands."""

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND
 from hlo_run.analysis.latency.async_kinds import async_kind
+from hlo_run.analysis.latency.kernel_strategies import ONE_SHOT, strategy_of
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -31,6 +32,11 @@ _NETWORK_GB_PER_SECOND, _OTHER_NETWORK_GB_PER_SECOND = 55.56 * _SCALE, 111.12 * 
 _CHUNK_BYTES = 4 << 20
 _HEADER = 0.025
 _MEASURED_DEVICE = "NVIDIA H100 80GB HBM3"
+# Of kernels that read the memory of other GPUs: gigabytes per second of a link, the launch, and the wait for all GPUs.
+_LINK_GB_PER_SECOND = {9: 20.0, 10: 40.0}
+_KERNEL_LAUNCH_MICROSECONDS = 1.0
+_BARRIER_MICROSECONDS, _QUICK_BARRIER_MICROSECONDS = 1.5, 1.0
+_QUICK_DEVICE = "NVIDIA B200"
 _MICROSECONDS = 1e6
 
 
@@ -128,6 +134,23 @@ def measured_microseconds(collective: HloInstruction, speeds: Speeds) -> float |
         groups = _groups(collective)
         seconds = speeds.collective(inner, len(groups), len(groups[0]), size, collective.shape.element_type)
     return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
+
+
+def kernel_microseconds(collective: HloInstruction, target: TargetSpec) -> float | None:
+    """Return the time of an all-reduce that Triton's kernel does; None for other collectives, and without links.
+
+    In one shot all GPUs read the whole array of all others, in two a part each, and then the sums.
+    """
+    strategy, speed = strategy_of(collective), target.active_links * _LINK_GB_PER_SECOND.get(target.compute_capability[0], 0.0)
+    if not strategy or not speed:
+        return None
+    size, devices = _transferred_bytes(collective, "all-reduce"), group_size(collective)
+    barrier = _QUICK_BARRIER_MICROSECONDS if target.description == _QUICK_DEVICE else _BARRIER_MICROSECONDS
+    if strategy == ONE_SHOT:
+        network = barrier + in_ticks((devices - 1) * size / (1e3 * speed))
+    else:
+        network = 2 * (barrier + in_ticks((devices - 1) * size / devices / (1e3 * speed)))
+    return _memory(collective, size, target) + _KERNEL_LAUNCH_MICROSECONDS + network
 
 
 def collective_of(start: HloInstruction) -> HloInstruction:
