@@ -36,7 +36,7 @@ class OwnShard(Struct, frozen=True):
 
 def own_shard(collective: HloInstruction) -> OwnShard | None:
     """Return the shard if the only user of an all-reduce or all-gather is a dynamic-slice, or one after a reshape, of it."""
-    if not collective.shape.is_array or collective.attrs.get("constrain_layout", False) or len(collective.users) != 1:
+    if not collective.shape.is_array or collective.constrains_layout or len(collective.users) != 1:
         return None
     if all(size == 1 for size in collective.shape.dims):
         return None
