@@ -32,14 +32,6 @@ g {
   x = f32[40] parameter(0)
   ROOT n = f32[40] negate(x)
 }
-body {
-  s = (s32[], f32[40]) parameter(0)
-  i = s32[] get-tuple-element(s), index=0
-  x = f32[40] get-tuple-element(s), index=1
-  inside = f32[40] fusion(x), kind=kLoop, calls=g
-  next = s32[] fusion(i), kind=kLoop, calls=h
-  ROOT t = (s32[], f32[40]) tuple(next, inside)
-}
 h {
   i = s32[] parameter(0)
   one = s32[] constant(1)
@@ -49,6 +41,14 @@ k {
   i = s32[] parameter(0)
   n = s32[] constant(3)
   ROOT c = pred[] compare(i, n), direction=LT
+}
+body {
+  s = (s32[], f32[40]) parameter(0)
+  i = s32[] get-tuple-element(s), index=0
+  x = f32[40] get-tuple-element(s), index=1
+  inside = f32[40] fusion(x), kind=kLoop, calls=g
+  next = s32[] fusion(i), kind=kLoop, calls=h
+  ROOT t = (s32[], f32[40]) tuple(next, inside)
 }
 cond {
   s = (s32[], f32[40]) parameter(0)
@@ -60,7 +60,7 @@ ENTRY e {
   i = s32[] parameter(1)
   first = f32[40] fusion(p), kind=kLoop, calls=f
   state = (s32[], f32[40]) tuple(i, first)
-  loop = (s32[], f32[40]) while(state), condition=cond, body=body, backend_config={"known_trip_count":{"n":"3"}}
+  loop = (s32[], f32[40]) while(state), condition=cond, body=body
   ROOT r = f32[40] get-tuple-element(loop), index=1
 }
 """
@@ -76,6 +76,9 @@ def _outcomes(is_planted: bool, keeps_results: bool = True) -> dict[str, Outcome
     arguments = [np.linspace(3, 4, 40, dtype=np.float32), np.array(0, np.int32)]
     verdicts = Verdicts(BOUNDS, fixed_bounds=False)
     checks = KernelChecks(module, executable, verdicts, backend.run_aside, keeps_results=keeps_results)
+    backend.watch_next_run(checks)
+    backend.run(executable, arguments)
+    assert checks.begin_last(), "the loop has no known number of iterations"
     backend.watch_next_run(checks)
     backend.run(executable, arguments)
     checks.finish()
