@@ -94,6 +94,7 @@ def test_a_kernel_has_the_errors_of_those_before_it(is_planted: bool) -> None:
     assert not outcomes["inside"].differs, "it is right alone"
     for name in ("first", "inside"):
         error = outcomes[name].record()["worst_abs_error_in_run"]
+        assert isinstance(error, float), name
         assert (error > 1) is is_planted, name
     head, rows = rows_of(list(outcomes.values()))
     column = head.index("worst abs in the run")
