@@ -30,7 +30,7 @@ class DumpOptions(FlagRecord):
     xla_dump_hlo_as_html: bool = flag(False, "Dump HLO as pages that draw its graph.")
     xla_dump_fusion_visualization: bool = flag(
         False,
-        "Write COMPUTATION.module_NNNN.MODULE._fusion.html: the steps of fusion, each with the instructions around it.",
+        "Write COMPUTATION.module_NNNN.MODULE._fusion.pyz, which Python shows: the steps of fusion, and the instructions around.",
     )
     xla_dump_hlo_pass_re: str = flag(
         "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"

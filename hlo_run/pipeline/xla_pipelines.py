@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,9 @@ _UNROLLING = ("simplify-while-loops", "loop-double-buffer-transformer", "tuple-s
 _ON_BY_FLAG = frozenset(("collective-permute-cse", "recognize-reduce-window", "scatter_determinism_expander"))
 # Without Triton these two are disabled by name, so that they are in their pipelines and do not run.
 _OF_TRITON = ("triton-softmax-rewriter", "fusion-block-level-rewriter")
+# Passes that count their calls in the process, and the calls that compile a module.
+_CALL = re.compile(r"(?<=^apply-xla-transforms-)\d+$")
+_CALLS_OF_A_MODULE = 2
 _SCHEDULER = "latency-hiding-scheduler"
 # The pipelines that divide a module, and the one in their place for a module that is not divided.
 _PARTITIONER = ("spmd-partitioner", "spmd-simplify")
@@ -47,10 +51,11 @@ def order_of_passes(names: Sequence[str]) -> XlaOrder:
     return XlaOrder((Pipeline(PASSES_ALONE, tuple(names)),))
 
 
-def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
+def xla_order(ctx: PassContext, module: HloModule, number: int = 0) -> XlaOrder:
     """Return the order of XLA's passes for a compilation, without passes that its flags, its target or a schedule leave out.
 
-    Passes that flags disable by name are there and do not run.
+    Passes that flags disable by name are there and do not run. `number` is the place of the module among those of the command,
+    which passes that count their calls have in their names.
     """
     usual = replace(ctx, options=CompileOptions())
 
@@ -89,7 +94,17 @@ def xla_order(ctx: PassContext, module: HloModule) -> XlaOrder:
     if module.schedule is not None:
         names = [pipeline.name for pipeline in found]
         found = tuple(pipeline for pipeline in found[names.index(_FIRST_SCHEDULED) :] if pipeline.name != _SCHEDULER)
-    return XlaOrder(tuple(pipeline.without(is_off) for pipeline in found), is_skipped)
+    return XlaOrder(tuple(_counted(pipeline.without(is_off), number) for pipeline in found), is_skipped)
+
+
+def _counted(pipeline: Pipeline, number: int) -> Pipeline:
+    """Return a pipeline of the module of this number, with the numbers of calls since the first module."""
+    count = _CALLS_OF_A_MODULE * number
+    items = tuple(
+        _counted(item, number) if isinstance(item, Pipeline) else _CALL.sub(lambda found: str(int(found[0]) + count), item)
+        for item in pipeline.items
+    )
+    return replace(pipeline, items=items)
 
 
 def _key(pipeline: str, name: str) -> tuple[str, str]:

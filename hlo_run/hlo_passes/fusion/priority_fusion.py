@@ -237,6 +237,10 @@ class _ComputationFusion:
         if self._steps is None:
             return
         refusing = outlook.refusing.name if outlook.refusing is not None else ""
+        if outlook.refusing is not None:
+            what = f"Cannot fuse producer |{producer.name}| with consumer |{refusing}|: {refusal.reason}"
+            self._show(what, outlook.refusing, producer)
+        self._show(f"Ineligible |{producer.name}|: {refusal.reason}", producer)
         users = tuple(user.name for user in producer.users)
         self._steps.append(Refused(producer.name, refusal.reason, users, refusing))
 
@@ -321,7 +325,7 @@ class _ComputationFusion:
         kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
         name = user.name
         if not is_constant:
-            self._show(f"About to fuse |{producer.name}| into |{name}|", user, producer)
+            self._show(f"About to fuse |{producer.name}| into |{name}| inside PriorityFusion", user, producer)
         self._costs.absorb(producer, user)
         self._model.absorb(producer, user)
         self._facts.absorb(producer, user, kind)
@@ -337,11 +341,11 @@ class _ComputationFusion:
         if self._steps is not None:
             self._steps.append(Fused(user.name, producer.name, name, is_constant))
         if not is_constant:
-            self._show(f"Fused |{producer.name}| into |{user.name}|", user)
+            self._show(f"Fused |{producer.name}| into |{user.name}| inside PriorityFusion", user)
 
     def _show(self, what: str, user: Node, producer: Node | None = None) -> None:
         if self._frames is not None:
-            self._frames.add(self._graph.computation.name, f"{what} inside PriorityFusion", user, producer)
+            self._frames.add(self._graph.computation.name, what, user, producer)
 
     def _remove(self, producer: Node) -> None:
         self._graph.remove(producer)

@@ -40,7 +40,7 @@ from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pass_support.replacements import file_name, header
 from hlo_run.pipeline.observers.config_texts import config_text, debug_options_text, given_flags
 from hlo_run.pipeline.observers.dump_files import DumpFiles
-from hlo_run.pipeline.observers.fusion_page import page
+from hlo_run.pipeline.observers.fusion_page import page, program
 from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
 from hlo_run.pipeline.observers.schedule_protos import schedule_to_bytes, schedule_to_text
@@ -358,12 +358,12 @@ class DumpObserver(Observer):
             self._files.named_file(f"{name}.pb", schedule_to_bytes(self._unscheduled, found))
 
     def _dump_fusions(self) -> None:
-        """Write a page for each computation in which something was fused; like XLA not if its root reads only parameters."""
+        """Write a page for each computation in which fusions were tried; like XLA not if its root reads only parameters."""
         for computation in self._module.computations:
             frames, root = self._frames.get(computation.name, []), computation.root
             if frames and (root.opcode == "fusion" or any(operand.opcode != "parameter" for operand in root.operands)):
                 text = page(f"Fusion Explorer: {self._module.name}_{computation.name}", frames)
-                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.html", text.encode())
+                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.pyz", program(text))
 
     def _proto(self, name: str, data: bytes) -> str:
         """Write a proto, compressed if the flag asks for it, and return its path."""

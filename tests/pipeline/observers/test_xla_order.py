@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from hlo_run.ops.parse import parse
@@ -152,3 +153,10 @@ def test_a_module_with_a_schedule_skips_the_pipelines_before_it() -> None:
     names = _names(xla_order(PassContext(preset("h100"), CompileOptions()), scheduled).finish())
     assert names[0] == "pre-scheduling-passes: pipeline-start > fusion-wrapper"
     assert not [name for name in names if name.startswith("latency-hiding-scheduler")]
+
+
+def test_passes_that_count_their_calls() -> None:
+    ctx = PassContext(preset("h100"), CompileOptions())
+    names = [_names(xla_order(ctx, MODULE, number).finish()) for number in (0, 1)]
+    counts = [[int(found) for name in part for found in re.findall(r": apply-xla-transforms-(\d+)", name)] for part in names]
+    assert counts == [[0, 1], [2, 3]]
