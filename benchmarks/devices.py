@@ -85,7 +85,7 @@ def _times(path: Path, iterations: int, engine: str) -> tuple[float, float]:
 
     text = path.read_text(encoding="utf-8")
     module = hlo_run.parse(text, path.name)
-    count = int(module.attrs.get("num_partitions", 1))
+    count = module.num_partitions
     values = make_fake_arguments(module, 1)
     executable = compile_module(PassContext(preset("h100"), Options(), ()), module)
     whole = [values] * count

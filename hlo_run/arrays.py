@@ -8,4 +8,4 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-NumpyType: TypeAlias = "np.dtype[Any]"
+NumpyType: TypeAlias = np.dtype[Any]

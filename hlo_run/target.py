@@ -270,6 +270,7 @@ def to_text_proto(spec: TargetSpec) -> str:
         "registers_per_block_limit": spec.registers_per_core_limit,
         **{f"{name}_version": f'"{version}"' for name in ("driver", "runtime", "compile_time_toolkit")},
         "dnn_version": '"9.10.0"',
+        **({"device_interconnect_info": {"active_links": spec.active_links}} if spec.active_links else {}),
         "device_vendor": '"NVIDIA Corporation"',
         "platform_version": f'"Compute Capability {spec.xla_name.removeprefix("sm_")}"',
         "name": f'"{spec.description}"',
@@ -277,7 +278,6 @@ def to_text_proto(spec: TargetSpec) -> str:
         "thread_dim_limit_y": 1024,
         "thread_dim_limit_z": 64,
         "device_address_bits": 64,
-        **({"device_interconnect_info": {"active_links": spec.active_links}} if spec.active_links else {}),
     }
     toolkit = dict(zip(("major", "minor"), spec.toolkit_version, strict=True))
     target: dict[str, object] = {

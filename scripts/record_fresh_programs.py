@@ -2,8 +2,9 @@
 
     python scripts/record_fresh_programs.py [NAME...]
 
-Needs an environment of its own, with jax, flax, optax, dm-haiku, distrax and equinox. For each program it stores what JAX lowers
-it to in tests/data/fresh_programs, without the layouts that are row-major.
+Needs an environment of its own, with jax, flax, optax, dm-haiku, distrax and equinox, and for `later` also diffrax, optimistix,
+numpyro, tinygp, e3nn-jax and mctx. For each program it stores what JAX lowers it to in tests/data/fresh_programs, without the
+layouts that are row-major.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _TARGET = Path(__file__).parent.parent / "tests" / "data" / "fresh_programs"
-_FAMILIES = ("vision", "sequences", "generative", "numeric", "sciences")
+_FAMILIES = ("vision", "sequences", "generative", "numeric", "sciences", "later")
 
 
 def main() -> int:

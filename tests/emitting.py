@@ -99,7 +99,7 @@ def run(text: str, *arguments: Any, target: str | TargetSpec = "h100") -> Emitte
     values: list[np.ndarray[Any, Any]] = [np.asarray(value) for value in given]
     expected = _leaves(evaluate(module, values))
     shapes = [shape for _, shape in fusion.shape.leaves()]
-    numbers: list[int] = [operand.attrs["parameter_number"] for operand in fusion.operands]
+    numbers = [operand.parameter_number for operand in fusion.operands]
     inputs = [_as_ir(values[number]) for number in numbers]
     kernel = emitted.kernel
     with warnings.catch_warnings():

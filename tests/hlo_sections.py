@@ -117,7 +117,7 @@ def _run_rows(module: HloModule, options: Options) -> str:
 
 
 def _compare(original: HloModule, edited: HloModule, options: Options, on_host: bool) -> None:
-    replicas, partitions = (int(original.attrs.get(name, 1)) for name in ("replica_count", "num_partitions"))
+    replicas, partitions = original.replica_count, original.num_partitions
     if replicas * partitions > 1:
         _compare_devices(original, edited, options if on_host else None, replicas, partitions)
         return

@@ -96,7 +96,7 @@ def make_corpus(folder: Path, names: Sequence[str] = MODULES, more: Iterable[Pat
         file = folder / f"{name}.hlo"
         file.write_text(text, encoding="utf-8")
         inputs = folder / f"{name}.npz"
-        dumps = ("--xla_dump_to=" + str(folder / name), "--dump_kernel_rows")
+        dumps = ("--xla_dump_to=" + str(folder / name), "--dump_kernel_rows", "--xla_dump_emitter_re=.*")
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             run([str(file), *_COMMON, *_EMULATED, *dumps, f"--save_inputs={inputs}"])
             run([str(file), *_COMMON, f"--output={folder / name}.hlox"])

@@ -78,7 +78,7 @@ def copy(tmp_path: Path) -> Iterator[Toys]:
 def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
     """All toys in one copy, since none knows of another."""
     toys = Toys(tmp_path_factory.mktemp("toys"))
-    toys.add(*ELEMENTWISE_OP, *PASS, *EMITTER, GPU, OLD_GPU, OLDER_GPU, *ARCHITECTURE)
+    toys.add(*ELEMENTWISE_OP, *PASS, *EMITTER, GPU, OLD_GPU, OLDER_GPU, *ARCHITECTURE, *HANDLER, SHARDING_RULE)
     yield toys
     toys.copy.close()
 
@@ -328,3 +328,80 @@ def test_a_gpu_architecture_is_its_ptx_version_and_its_cycles(toys: Toys) -> Non
     assert old == "5"
     assert older != "5"
     assert toys.run(PASS_MODULE, "--target=old").agrees
+
+
+HANDLER = (
+    Edit(
+        "sharding/partitioning/handlers/toy_norm.py",
+        "",
+        '''"""Handler of batch normalisations by given means: each device normalises its tile; features are not divided."""
+
+from hlo_run.sharding.partitioning.handlers.visit import Visit
+from hlo_run.sharding.partitioning.state import Part
+from hlo_run.sharding.values.replicate import replicate_dims
+
+
+def normalise(v: Visit) -> Part:
+    """Handle a batch-norm-inference."""
+    if v.is_whole:
+        return v.by_default()
+    tiles = replicate_dims(v.leaf, [v.hlo.feature_index])
+    value, *features = v.parts
+    operands = [value.reshard(tiles).hlo, *(part.replicate().hlo for part in features)]
+    return v.made(v.clone(operands, tiles), tiles)
+''',
+    ),
+    Edit(
+        "sharding/partitioning/handlers/table.py",
+        "_HANDLERS: dict[Opcode, Handler] = {\n",
+        '    "batch-norm-inference": toy_norm.normalise,\n',
+    ),
+    Edit("sharding/partitioning/handlers/table.py", "    shapes,\n", "    toy_norm,\n"),
+)
+NORM_MODULE = """HloModule toy, num_partitions=2
+
+ENTRY toy {
+  p = f32[8,4] parameter(0), sharding={devices=[2,1]<=[2]}
+  scale = f32[4] parameter(1)
+  offset = f32[4] parameter(2)
+  mean = f32[4] parameter(3)
+  deviation = f32[4] parameter(4)
+  variance = f32[4] multiply(deviation, deviation)
+  ROOT norm = f32[8,4] batch-norm-inference(p, scale, offset, mean, variance), epsilon=0.1, feature_index=1,
+    sharding={devices=[2,1]<=[2]}
+}
+"""
+
+
+def test_a_handler_of_the_partitioner_is_its_function_and_its_row(
+    toys: Toys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "f32[8,4]{1,0} batch-norm-inference(" in _as_it_is(capsys, tmp_path, NORM_MODULE, "--stage=spmd-partitioning").stdout
+    assert len({edit.file for edit in HANDLER}) == 2
+    divided = toys.run(NORM_MODULE, "--stage=spmd-partitioning").stdout
+    assert "f32[4,4]{1,0} batch-norm-inference(" in divided
+    assert "all-gather" not in divided
+    assert toys.run(NORM_MODULE).agrees
+
+
+SHARDING_RULE = Edit(
+    "sharding/shardy/rules.py",
+    "_RULES: dict[Opcode, Callable[[HloInstruction], Rule | None]] = {\n",
+    '    "erf": rules_calls.pointwise,\n',
+)
+SHARDY_MODULE = """HloModule toy, num_partitions=2, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=2]>}}
+
+ENTRY toy {
+  p = f32[8,4] parameter(0), frontend_attributes={xla.sdy.sharding="#sdy.sharding<@mesh, [{\\"x\\"}, {}]>"}
+  errors = f32[8,4] erf(p)
+  ROOT r = f32[8,4] negate(errors)
+}
+"""
+
+
+def test_a_sharding_rule_is_its_row(toys: Toys, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = "--stage=shardy-xla"
+    assert "erf(%p)\n" in _as_it_is(capsys, tmp_path, SHARDY_MODULE, stage).stdout
+    moved = toys.run(SHARDY_MODULE, stage)
+    assert "erf(%p), sharding={devices=[2,1]<=[2]}\n" in moved.stdout, moved.stderr
+    assert toys.run(SHARDY_MODULE).agrees

@@ -1,6 +1,6 @@
 """Fusion to kernel to PTX."""
 
-from hlo_run.dialects.lazy_formats import read_formats_late
+from hlo_run.dialects.late_definitions import complete_late
 
 # Before any import of a dialect below this folder.
-read_formats_late()
+complete_late()

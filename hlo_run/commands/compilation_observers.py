@@ -112,7 +112,8 @@ class CompilationObservers:
 
             return module_proto(module)
 
-        order = order_of_passes(passes) if passes else xla_order(PassContext(target, options.compile), module)
+        ctx = PassContext(target, options.compile)
+        order = order_of_passes(passes) if passes else xla_order(ctx, module, self._number)
         return DumpObserver(
             options, module, self._number, target, self._console.artefact, order, write_proto, of_passes=bool(passes)
         )

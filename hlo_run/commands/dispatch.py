@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from msgspec import Struct, field
 
@@ -80,7 +80,7 @@ def run_files(options: Options, files: Sequence[str], console: Console, relay: R
             console.err(f"warning: {warning}")
         if options.report_jsonl not in ("", "-"):
             write_artefact(options.report_jsonl, "")
-    return _Command(options, files, console, relay, launch, dict(relay.earlier)).run()
+    return _Command(options, files, console, relay, launch, cast("dict[int, Entry]", dict(relay.earlier))).run()
 
 
 class _Command(Struct):

@@ -157,8 +157,9 @@ def _hlo_module(program: Program, outputs: Sequence[Output]) -> HloModule:
     results = [_shape(output) for output in outputs] or ["f32[]"]
     result = results[0] if len(results) == 1 else f"({', '.join(results)})"
     lines.append(f'  ROOT program = {result} custom-call({operands}), custom_call_target="gpu_module"')
-    text = "\n".join([f"HloModule {program.name}", "", "ENTRY main {", *lines, "}"])
-    return parse(text, f"{program.name}.hlo")
+    module = parse("\n".join(["HloModule program", "", "ENTRY main {", *lines, "}"]), f"{program.name}.hlo")
+    module.name = program.name  # that of the file, which may be a word of HLO, such as u1
+    return module
 
 
 def _shape(array: Argument | Output) -> str:

@@ -414,12 +414,24 @@ def _drop_references(self: Any) -> None:
 def _init_parameters(self: Any, *parameters: Any) -> None:
     """Set the parameters of an attribute, converted, and verify it."""
     values = self.__dict__
-    for (name, definition), parameter in zip(self.get_irdl_definition().parameters, parameters, strict=True):
-        converter = definition.converter
+    kind = _class_of(self)
+    fields = _FIELDS.get(kind)
+    if fields is None:
+        parts = self.get_irdl_definition().parameters
+        fields = _FIELDS[kind] = tuple((name, definition.converter) for name, definition in parts)
+    for (name, converter), parameter in zip(fields, parameters, strict=True):
         values[name] = parameter if converter is None else converter(parameter)
-    self.__post_init__()
+    key: tuple[Any, ...] = (kind, *map(type, values.values()))
+    if key not in _VALID_AS_DEFINED:
+        self.__post_init__()
+        if key in _VALID and (kind.__post_init__, kind._verify, kind.verify) == _VERIFIED_AS_DEFINED:
+            _VALID_AS_DEFINED.add(key)
 
 
+_FIELDS: dict[type, tuple[tuple[str, Callable[[Any], Any] | None], ...]] = {}
+"""By class of attributes, the names of the parameters with their converters."""
+_VALID_AS_DEFINED: set[tuple[type, ...]] = set()
+"""The part of `_VALID` whose attributes have no other rules than those of their definition."""
 _VALID: set[tuple[type, ...]] = set()
 """Classes of attributes with classes of their parameters that fit, where classes alone decide."""
 _BY_CLASS: dict[type, bool] = {}
@@ -529,6 +541,10 @@ def _checks_nothing(trait: Any) -> bool:
 
 
 _verify_definition_by_xdsl: Callable[..., None] = OpDef.verify
+
+
+_VERIFIED_AS_DEFINED = (_verify_attribute, _verify_parametrized, Attribute.verify)
+"""What a class of attributes inherits that has no rules of its own."""
 
 
 def make_xdsl_lean() -> None:

@@ -15,6 +15,11 @@ from hlo_run.options import Options
 from hlo_run.platforms import CUDA
 
 
+def shows_kernels(options: Options) -> bool:
+    """True if a report has the table of kernels."""
+    return bool(options.report_json or options.report_jsonl or options.report_html)
+
+
 def checks_of_run(options: Options, backend: Backend, executable: Executable, optimised: HloModule | None) -> KernelChecks | None:
     """Let the next run of `executable` be watched. `optimised` is its module if it was compiled now.
 
@@ -27,6 +32,6 @@ def checks_of_run(options: Options, backend: Backend, executable: Executable, op
     except HloRunError:
         return None  # the text of a saved executable that another program has written
     verdicts = Verdicts(error_spec(options), has_fixed_bounds(options), MODULE_SEED, in_tf32=backend.name == CUDA)
-    checks = KernelChecks(module, executable, verdicts, backend.run_aside, options.check_kernels == ALL)
+    checks = KernelChecks(module, executable, verdicts, backend.run_aside, options.check_kernels == ALL, shows_kernels(options))
     backend.watch_next_run(checks)
     return checks

@@ -13,6 +13,8 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.kernel_checks.in_run import compare_in_run
+from hlo_run.kernel_checks.outcomes import Outcome
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.effects import NOT_RETURNED
@@ -72,6 +74,19 @@ class KernelMeter:
                 return found if known is None else known.or_seen_in(found)
         except (HloRunError, MemoryError):
             return None
+
+    def compare_in_run(
+        self, outcomes: Sequence[Outcome], arguments: Sequence[Literal], seed: int, feeds: Feeds, spec: ErrorSpec
+    ) -> None:
+        """Give the outcomes of a run the errors of each kernel in it, if they have the results."""
+        try:
+            module = self._module = self._module or parse(self._executable.module_text)
+            kernels = kernels_of(module, self._executable.thunks)
+            if any(outcome.result for outcome in outcomes) and _is_repeatable(module):
+                with loops_end_within(_LOOP_SECONDS):
+                    compare_in_run(outcomes, RecordedRun(module, kernels, arguments, seed, feeds).last_values, spec)
+        except (HloRunError, MemoryError):
+            return
 
 
 def kernels_of(module: HloModule, thunks: Iterable[Thunk]) -> list[HloInstruction]:

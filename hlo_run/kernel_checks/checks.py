@@ -19,15 +19,18 @@ from hlo_run.backends.literals import Literal
 from hlo_run.backends.run_watch import Read
 from hlo_run.backends.transfer import literal_of
 from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.kernel_checks.draws import own_draws
 from hlo_run.kernel_checks.outcomes import HIDDEN, LARGE, UNREACHED, Outcome
 from hlo_run.kernel_checks.scratch import alone
 from hlo_run.kernel_checks.units import Unit, cost_elements, equal_units, find_units
 from hlo_run.kernel_checks.verdicts import Verdicts
 from hlo_run.kernel_checks.written_arrays import part_at, spec_at
-from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
+from hlo_run.reference.arguments.choices import Choices
+from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.compare import Comparison
 from hlo_run.reference.compare.hidden import hides
 from hlo_run.reference.evaluate.evaluate import evaluate
@@ -49,15 +52,8 @@ _SOME = 2
 # Where a loop's number of iterations is unknown, one iteration between each two numbers is judged.
 _EARLY = (1, 8, 64, 512)
 _NEVER = 1 << 62
-# How a kernel's own operands are drawn, and whether it keeps the integers of the run. The next ones are for a kernel that shows
-# nothing: integers may be out of every range, and logarithms of negative numbers are NaN.
-_DRAWS = (
-    (Draw(floats=(-2.0, 3.0), integers=(-4, 8), unusual=True), False),
-    (Draw(floats=(-1.0, 2.0), integers=(-4, 8), unusual=True), True),
-    (Draw(floats=(0.5, 2.0), integers=(0, 3), unusual=True), False),
-)
-# A maximum that keeps exponentials from overflowing cancels in the result, unless they would overflow without it.
-_OVERFLOWING = ((Draw(floats=(-300.0, 300.0), integers=(-4, 8)), False),)
+# The results of kernels that are kept until the reference has run.
+_MOST_KEPT_BYTES = 1 << 28
 
 
 class _Running(Struct, frozen=True):
@@ -71,7 +67,8 @@ class _Running(Struct, frozen=True):
 class KernelChecks:
     """Judges the kernels of one run of `executable`, whose optimised module is `module`, while it watches the run.
 
-    `run_aside` runs another executable in the middle of the run.
+    `run_aside` runs another executable in the middle of the run. With `keeps_results`, the outcomes have what each kernel wrote
+    last.
     """
 
     def __init__(
@@ -81,10 +78,12 @@ class KernelChecks:
         verdicts: Verdicts,
         run_aside: Callable[[Executable, Sequence[Literal]], Literal],
         checks_all: bool = False,
+        keeps_results: bool = False,
     ) -> None:
         self._executable, self._verdicts, self._run_aside, self._all = executable, verdicts, run_aside, checks_all
         self._walk = Walk(module, verdicts.seed)
         units = find_units(module, executable)
+        self._bytes_to_keep = _MOST_KEPT_BYTES if keeps_results else 0
         self.outcomes = {unit: Outcome(unit) for unit in units}
         """By unit, in the order of the thunks."""
         self.seconds = 0.0
@@ -99,6 +98,8 @@ class KernelChecks:
         self._fewer: dict[Unit, HloModule] = {}  # of units of which a sample of elements is judged
         self._random = random.Random(verdicts.seed)
         self._iterations: dict[int, tuple[int, ...]] = {}  # by the loop's thunk
+        self._counts: dict[int, int] = {}  # of loops without a known number of iterations, by the loop's thunk
+        self._is_last = False
         if not checks_all:
             self._leave_large(units)
         self._choose_aside(units)
@@ -142,6 +143,30 @@ class KernelChecks:
             self._iterations[id(loop)] = _chosen_iterations(loop.trip_count, self._random)
         return self._iterations[id(loop)]
 
+    def loop_ended(self, loop: WhileThunk, count: int) -> None:
+        """Take note of the number of iterations, so that the next run can judge the last one."""
+        self._counts[id(loop)] = count
+
+    def begin_last(self) -> bool:
+        """Watch the last iterations of loops, whose number is known now, in the next run. False if that would show no more."""
+        module = self._walk.module
+        loops = {id(loop): loop for unit in self.outcomes if self._may_judge_last(unit) for loop in unit.loops}
+        last = {number: self._counts[number] - 1 for number in loops if number in self._counts}
+        self._is_last = any(number > 0 and number not in self._iterations.get(key, ()) for key, number in last.items())
+        if not self._is_last or self._all or any(map(has_side_effect, module.instructions)):
+            return False
+        self._iterations = {
+            key: (last[key] if loop.trip_count is None else loop.trip_count - 1,)
+            for key, loop in loops.items()
+            if key in last or loop.trip_count is not None
+        }
+        return True
+
+    def _may_judge_last(self, unit: Unit) -> bool:
+        outcome = self.outcomes[unit]
+        is_judged = self._equal[unit] is unit and outcome.unchecked != LARGE and not outcome.differs
+        return is_judged and any(loop.trip_count is None for loop in unit.loops)
+
     def _executions(self, unit: Unit) -> int:
         """Return how many executions of a unit are judged at most."""
         return math.prod(len(self._chosen(loop)) for loop in unit.loops)
@@ -149,7 +174,7 @@ class KernelChecks:
     def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
         """Take the operands of the unit that begins with `thunk`, if it is judged. Return where its results will be."""
         unit = self._begins.get(id(thunk))
-        if unit is None:
+        if unit is None or (self._is_last and not self._may_judge_last(unit)):
             return ()
         begin = time.perf_counter()
         if self.outcomes[unit].unchecked == LARGE:
@@ -178,6 +203,9 @@ class KernelChecks:
 
     def after(self, thunk: Thunk, read: Read) -> None:
         """Judge the result of the unit that ends with `thunk`."""
+        ended = self._ends.get(id(thunk)) if self._bytes_to_keep else None
+        if ended is not None:
+            self._keep(ended, read)
         running = self._running
         if running is None or self._ends.get(id(thunk)) is not running.unit:
             return
@@ -186,6 +214,16 @@ class KernelChecks:
         with quiet(), one_blas_thread():
             self._judge(running, read)
         self.seconds += time.perf_counter() - begin
+
+    def _keep(self, unit: Unit, read: Read) -> None:
+        """Keep what a unit wrote, if the last execution will be kept too."""
+        outcome = self.outcomes[unit]
+        size = 0 if outcome.result else sum(leaf.size_bytes for _, leaf in unit.leaves)
+        is_last = self._is_last or all(loop.trip_count is not None for loop in unit.loops)
+        if is_last and size <= self._bytes_to_keep:
+            self._bytes_to_keep -= size
+            results = (literal_of(spec_at(unit.result, path), lambda piece: read(piece).copy()) for path, _ in unit.leaves)
+            outcome.result = tuple(results)
 
     def finish(self) -> None:
         """Judge the units that the run has not reached, on made operands."""
@@ -293,12 +331,14 @@ class KernelChecks:
         instructions = list(dict.fromkeys(unit.instruction.operands))
         module = self._module_of(unit)
         shown = not instructions  # it always computes the same
-        draws = (*_OVERFLOWING, *_DRAWS) if _subtracts_maximum(module) else _DRAWS
-        for number, (draw, keeps) in enumerate(draws if executable is not None else ()):
+        choices = Choices(module)
+        draws = own_draws(module, cost_elements(unit)) if executable is not None else ()
+        for number, own in enumerate(draws):
             assert executable is not None, "without one, nothing is drawn"
             try:
-                drawn = make_fake_arguments(module, RandomEngine(self._verdicts.seed + number), draw=draw)
-                values = [_own(given.get(i, own), own, i, keeps) for i, own in zip(instructions, drawn, strict=True)]
+                drawn = make_fake_arguments(module, RandomEngine(self._verdicts.seed + number), draw=own.draw, choices=choices)
+                pairs = zip(instructions, drawn, strict=True)
+                values = [_own(given.get(i, value), value, i, own.keeps_integers) for i, value in pairs]
                 own_values = dict(zip(instructions, values, strict=True))
                 operands = [own_values[i] for i in unit.instruction.operands]
                 expected = self._expected(unit, operands)
@@ -306,9 +346,9 @@ class KernelChecks:
             except (Unsupported, MemoryError):
                 break
             assert isinstance(result, tuple), "one part for each array that is written"
-            outcome.own_operands = str(draw)
-            outcome.add(self._compared(unit, operands, expected, result), f"on operands of its own, {draw}", operands)
-            shown = number >= len(draws) - len(_DRAWS) and not self._hides(unit, expected)
+            outcome.own_operands = str(own.draw)
+            outcome.add(self._compared(unit, operands, expected, result), f"on operands of its own, {own.draw}", operands)
+            shown = own.is_enough and not self._hides(unit, expected)
             if shown or outcome.differs:
                 break
         if is_needed and not shown and not outcome.own_operands:
@@ -318,12 +358,6 @@ class KernelChecks:
 def _is_noise(comparison: Comparison) -> bool:
     """True if rounding explains a large part of a number, as of a sum that cancels: zero might pass as well."""
     return any(leaf.worst_rel is not None and leaf.worst_rel.error > _NOISE for leaf in comparison.leaves)
-
-
-def _subtracts_maximum(module: HloModule) -> bool:
-    """True if a module finds the maxima of rows, and exponentials."""
-    opcodes = {(i.opcode, i.to_apply.root.opcode if i.opcode == "reduce" else "") for i in module.instructions}
-    return {("reduce", "maximum"), ("exponential", "")} <= opcodes
 
 
 def _as_tuple(value: Value) -> Value:

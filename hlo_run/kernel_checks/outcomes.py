@@ -32,7 +32,8 @@ class Outcome(Struct, eq=False):
 
     `runs` counts the executions that were judged, `sampled` the elements (0: all). `own_operands` says that it was judged on
     operands of its own as well, `equal` names the unit whose verdict it shares, `place` the execution that differs, and
-    `operands` what it had there.
+    `operands` what it had there. `result` are the arrays that it wrote last in the run, if they are kept, and `in_run` compares
+    them with those of the reference's run.
     """
 
     unit: Unit
@@ -44,6 +45,8 @@ class Outcome(Struct, eq=False):
     place: str = ""
     operands: tuple[Literal, ...] = ()
     unchecked: str = UNREACHED
+    result: tuple[Literal, ...] = ()
+    in_run: Comparison | None = None
 
     @property
     def differs(self) -> bool:
@@ -72,8 +75,8 @@ class Outcome(Struct, eq=False):
 
     def record(self) -> dict[str, object]:
         """Return the outcome as plain values for `--report_json` (docs/report.md)."""
-        leaves = self.comparison.leaves if self.comparison is not None else ()
-        relative = [float(leaf.worst_rel.error) for leaf in leaves if leaf.worst_rel is not None]
+        worst_abs, worst_rel = _worst(self.comparison)
+        in_run_abs, in_run_rel = _worst(self.in_run)
         return {
             "name": self.unit.name,
             "opcode": self.unit.instruction.opcode,
@@ -86,9 +89,19 @@ class Outcome(Struct, eq=False):
             "sampled_elements": self.sampled or None,
             "place": self.place if self.differs else "",
             "alone": self.comparison.summary() if self.comparison is not None else "",
-            "worst_abs_error": _finite(worst_error(self.comparison)) if self.comparison is not None else None,
-            "worst_rel_error": _finite(max(relative)) if relative else None,
+            "worst_abs_error": worst_abs,
+            "worst_rel_error": worst_rel,
+            "worst_abs_error_in_run": in_run_abs,
+            "worst_rel_error_in_run": in_run_rel,
         }
+
+
+def _worst(comparison: Comparison | None) -> tuple[float | str | None, float | str | None]:
+    """Return the worst absolute and relative errors for JSON."""
+    if comparison is None:
+        return None, None
+    relative = [float(leaf.worst_rel.error) for leaf in comparison.leaves if leaf.worst_rel is not None]
+    return _finite(worst_error(comparison)), _finite(max(relative)) if relative else None
 
 
 def _is_lost(comparison: Comparison) -> bool:
@@ -141,8 +154,10 @@ def summary(outcomes: list[Outcome]) -> str:
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return the headings and the rows of a table for people. Errors are the worst of all judged executions."""
-    head = ("kernel", "instruction", "verdict", "executions", "worst abs alone", "worst rel alone", "remark")
+    """Return the headings and the rows of a table for people. Errors alone are the worst of all judged executions."""
+    errors_of = ("worst abs alone", "worst rel alone", "worst abs in the run", "worst rel in the run")
+    keys = ("worst_abs_error", "worst_rel_error", "worst_abs_error_in_run", "worst_rel_error_in_run")
+    head = ("kernel", "instruction", "verdict", "executions", *errors_of, "remark")
     rows: list[tuple[object, ...]] = []
     for outcome in outcomes:
         record = outcome.record()
@@ -152,7 +167,7 @@ def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[ob
             outcome.place if outcome.differs else "",
         ]
         remarks += [f"also on {outcome.own_operands}" if outcome.own_operands and not outcome.differs else ""]
-        errors = ("" if number is None else number for number in (record["worst_abs_error"], record["worst_rel_error"]))
+        errors = ("" if record[key] is None else record[key] for key in keys)
         kernel = ", ".join(outcome.unit.kernels) or outcome.unit.thunks[0].kind
         remark = "; ".join(filter(None, remarks))
         rows.append((kernel, f"%{outcome.unit.name}", outcome.verdict, outcome.runs, *errors, remark))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from hlo_run.options.compile import CompileOptions
+from hlo_run.options.flag import flag_record
 from hlo_run.options.flag_files import FlagOptions
 from hlo_run.options.run import RunOptions
 from hlo_run.options.show import ShowOptions
@@ -13,7 +14,7 @@ __all__ = ["CompileOptions", "FlagOptions", "Options", "RunOptions", "ShowOption
 
 
 # Dataclass fields follow the bases from last to first, and --help follows the fields.
-@dataclass(frozen=True)
+@flag_record
 class Options(FlagOptions, ShowOptions, CompileOptions, RunOptions):
     """All flags of one command. A field has the name, type and default of its flag."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hlo_run.errors import UsageError
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import FlagRecord, flag, flag_record
 
 PRIVATE_MEMORY = "COLLECTIVES_PRIVATE_MEMORY"
 """Devices exchange values by way of buffers of their own."""
@@ -14,9 +12,8 @@ MOST_COMBINED_BYTES = 30 * 1024 * 1024 + 7
 """The default of the thresholds of combiners."""
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
-class CollectiveFlags:
+@flag_record
+class CollectiveFlags(FlagRecord):
     """The flags of DebugOptions that change passes over collectives. All have XLA's defaults."""
 
     xla_gpu_all_gather_combine_threshold_bytes: int = flag(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
-from hlo_run.options.flag import flag, names
+from hlo_run.options.flag import flag, flag_record, names
 from hlo_run.options.xla_flags import XlaFlags
 
 
@@ -20,8 +20,7 @@ class RowSelection(NamedTuple):
     required_only: bool = False
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
+@flag_record
 class CompileOptions(XlaFlags):
     """The flags that decide the result of a compilation. A flag without influence on the result gives the reason in `no_effect`.
 

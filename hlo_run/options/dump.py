@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import FlagRecord, flag, flag_record
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
-class DumpOptions:
+@flag_record
+class DumpOptions(FlagRecord):
     """The flags of dumps, XLA's but for `dump_kernel_rows`."""
 
     xla_dump_to: str = flag("", "Write dumps to this directory. -: print them to stdout.", "DIR")
@@ -33,7 +30,7 @@ class DumpOptions:
     xla_dump_hlo_as_html: bool = flag(False, "Dump HLO as pages that draw its graph.")
     xla_dump_fusion_visualization: bool = flag(
         False,
-        "Write COMPUTATION.module_NNNN.MODULE._fusion.html: the steps of fusion, each with the instructions around it.",
+        "Write COMPUTATION.module_NNNN.MODULE._fusion.pyz, which Python shows: the steps of fusion, and the instructions around.",
     )
     xla_dump_hlo_pass_re: str = flag(
         "", "Dump the HLO before and after passes whose name matches. .*: dump it after every change.", "RE"

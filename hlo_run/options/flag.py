@@ -1,9 +1,51 @@
-"""Helpers for records of options: the dataclass field of a flag, and the values of a comma-separated list."""
+"""Helpers for records of options: their class, the dataclass field of a flag, and the values of a comma-separated list."""
 
 from __future__ import annotations
 
-from dataclasses import field
-from typing import Any
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, dataclass_transform
+
+_KindT = TypeVar("_KindT", bound="type[FlagRecord]")
+
+
+class FlagRecord:
+    """The base of records of flags. Only values that were given lie in the record; the class has the defaults.
+
+    `dataclass` would write and compile 300 kB of source for the methods below, which takes as long as reading a small module.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init__(self, **values: Any) -> None:
+        unknown = values.keys() - self.__dataclass_fields__.keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no flag {', '.join(sorted(unknown))}")
+        self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        named = zip(fields(self), self._values(), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{item.name}={value!r}' for item, value in named)})"
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def flag_record(kind: _KindT) -> _KindT:
+    """Make a class of flags a dataclass whose methods are those of `FlagRecord`."""
+    return dataclass(init=False, repr=False, eq=False)(kind)
 
 
 def flag(

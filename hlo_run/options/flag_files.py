@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import FlagRecord, flag, flag_record
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
-class FlagOptions:
+@flag_record
+class FlagOptions(FlagRecord):
     """The flags about flags."""
 
     debug_options_file: str = flag(

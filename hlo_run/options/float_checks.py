@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hlo_run.errors import UsageError
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import FlagRecord, flag, flag_record
 
 _PREFIX = "DETECTION_MODE_"
 _MODES = ("NONE", "WARNING", "FAIL", "DUMP")
 _NONE = _PREFIX + "NONE"
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
-class FloatChecks:
+@flag_record
+class FloatChecks(FlagRecord):
     """The checks of floats after every thunk of a run."""
 
     xla_gpu_detect_nan: str = flag(
@@ -47,9 +44,8 @@ class FloatChecks:
         return self.xla_gpu_log_minmax or self.nan_check != "NONE" or self.inf_check != "NONE"
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
-class ReductionChecks:
+@flag_record
+class ReductionChecks(FlagRecord):
     """The checks for reductions that sum in floats of fewer than 32 bits."""
 
     xla_detect_unstable_reductions: str = flag(

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import FlagRecord, flag, flag_record
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
-class RunOptions:
+@flag_record
+class RunOptions(FlagRecord):
     """The flags of a run on a platform: arguments, devices, error bounds, reports."""
 
     platform: str = flag(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from hlo_run.options.dump import DumpOptions
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import flag, flag_record
 from hlo_run.options.float_checks import FloatChecks, ReductionChecks
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
+@flag_record
 class ShowOptions(DumpOptions, FloatChecks, ReductionChecks):
     """The flags of stages, dumps and lists: they decide what a compilation shows, not its result."""
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hlo_run.errors import UsageError
 from hlo_run.options.collective_flags import CollectiveFlags
-from hlo_run.options.flag import flag
+from hlo_run.options.flag import flag, flag_record
 
 # The rows that call libraries which are not open source. XLA also leaves out the constant folding after the padding.
 _LIBRARY_ROWS = (
@@ -19,8 +17,7 @@ _ORDERINGS = {"SERIALIZE": "schedule", "CONCURRENT": "dependencies", "LHS": "sch
 _STRATEGIES = ("NO_UNROLL", "DOUBLE_BUFFER", "FULL_UNROLL", "AUTO_UNROLL", "MANUAL_UNROLL")
 
 
-# Each generated method adds 1 ms to startup. `Options` generates its own, so this record needs no __repr__ and __eq__.
-@dataclass(frozen=True, repr=False, eq=False)
+@flag_record
 class XlaFlags(CollectiveFlags):
     """The flags of DebugOptions that change single passes. All have XLA's defaults."""
 

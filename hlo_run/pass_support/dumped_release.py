@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hlo_run.errors import UsageError
 from hlo_run.hlo.values.backend_config import sorted_config
-from hlo_run.options.debug_options import debug_options
 from hlo_run.options.text_files import read_text
 from hlo_run.version import XLA_RELEASE
 
@@ -53,6 +52,8 @@ def _age_of_config(file: str) -> str:
         text = read_text(str(beside), "config.pbtxt")
     except UsageError:
         return ""  # only a note is lost
+    from hlo_run.options.debug_options import debug_options  # the table is read for dumps with a configuration only
+
     known = debug_options()
     found = set(_FIELD.findall(text))
     if found - known.keys():

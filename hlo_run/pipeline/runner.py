@@ -271,7 +271,8 @@ class KernelRun:
         if self._watched:
             text = self._printer(module, row, self._kind)
             changed, self._text = text != self._text, text
-        _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
+        if self._ctx.observers:
+            _tell(self._ctx.observers, replace(step, changed=changed, seconds=seconds))
 
     def _verify(self, module: ModuleOp) -> None:
         """Verify the kernel if it changed since the last verification. Most rows change nothing."""
@@ -302,11 +303,12 @@ def run_crossing(step: Step, ctx: PassContext, work: Callable[[], str]) -> str:
 
 
 def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ...], plugin: str = "") -> float:
-    """Run `work` and return its processor seconds. An exception outside the HloRunError family becomes an InternalError.
+    """Run `work` and return its processor seconds, 0 without observers.
 
+    An exception outside the HloRunError family becomes an InternalError.
     If the row is that of a `plugin`, what it raises becomes a PluginError, except what says that something is not supported.
     """
-    begin = time.process_time()
+    begin = time.process_time() if observers else 0.0
     place = f"row '{step.row}', kernel '{step.kernel}'" if step.kernel else f"row '{step.row}'"
     at_place(f"{PLUGIN_PLACE}{step.row}'" if plugin else place)
     try:
@@ -320,7 +322,7 @@ def _guarded(work: Callable[[], None], step: Step, observers: tuple[Observer, ..
         internal = InternalError(f"{type(error).__name__} in {place}: {_first_line(error)}", notes=_frames(error))
         _failed(observers, step, internal)
         raise internal from error
-    return time.process_time() - begin
+    return time.process_time() - begin if observers else 0.0
 
 
 def _run_plugin(work: Callable[[], None], name: str, plugin: str) -> None:

@@ -289,11 +289,7 @@ class Cutter:
         roots = {numbers[output] for output in outputs}
         inputs: dict[int, list[HloInstruction]] = {}
         inside: dict[HloInstruction, None] = {}
-        waiting = list(outputs)
-        while waiting:
-            instruction = waiting.pop()
-            if instruction in inside:
-                continue
+        for instruction in walk(outputs, lambda i: i.operands if i in inside else ()):
             number = numbers[instruction]
             is_equal = own[instruction] in self._kept if number in roots else number in self._common
             is_cut = is_equal and number not in opened
@@ -305,7 +301,6 @@ class Cutter:
                     inputs[number].append(instruction)
                 continue
             inside[instruction] = None
-            waiting += instruction.operands
         order = [i for i in (self.old, self.new)[side].post_order() if i in inside]
         work = tuple(i for i in order if i.opcode not in NO_CODE and not self._is_constant(i))
         return Side(outputs, tuple(order), work, inputs)

@@ -1,4 +1,4 @@
-"""Judges the rewrites of one HLO row: proves regions equal by their structure, and compares the others on random operands."""
+"""Judges what one HLO row rewrote: proves regions equal by their structure, and compares the others on random operands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_INSTRUCTIONS = 3000
 
 
 class Snapshot(Struct, frozen=True):
-    """A copy of a module between rows, and the original of each part."""
+    """A copy of a module between rows, and what each part of it is a copy of."""
 
     module: HloModule
     instructions: dict[HloInstruction, HloInstruction]
@@ -171,8 +171,7 @@ class _Row:
             self.report.wrong += wrong
         elif wrong:
             self._suspects[new] = wrong[0]
-        elif all(v.kind in (Kind.AGREES, Kind.BLANK, Kind.ROUNDED) for _, v in verdicts) and not _is_loop(new):
-            # A loop is judged as a whole as well: random numbers rarely meet the bound of its condition.
+        elif all(_settles(region, verdict, _is_loop(new)) for region, verdict in verdicts):
             self._after.aliases[new] = (self._before, old)
             self._after.forget(new)
 
@@ -247,6 +246,23 @@ class _Row:
             if is_decided or verdict.kind is Kind.AGREES:
                 return verdict
         return first
+
+
+def _settles(region: Region, verdict: Verdict, is_in_loop: bool) -> bool:
+    """True if callers need not be judged for a region's sake.
+
+    A loop is judged as a whole as well, unless only floats matter: random integers rarely meet the bound of its condition.
+    """
+    if is_in_loop:
+        return verdict.kind is Kind.AGREES and _is_of_floats(region)
+    return verdict.kind in (Kind.AGREES, Kind.BLANK, Kind.ROUNDED)
+
+
+def _is_of_floats(region: Region) -> bool:
+    """True if a region computes from floats alone."""
+    inputs = [same[0] for side in (region.old, region.new) for same in side.inputs.values()]
+    leaves = [leaf for value in inputs for _, leaf in value.shape.leaves()]
+    return all(leaf.is_array and (leaf.dtype.is_float or leaf.dtype.is_complex) for leaf in leaves)
 
 
 def _is_loop(computation: HloComputation) -> bool:

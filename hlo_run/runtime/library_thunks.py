@@ -23,6 +23,7 @@ from hlo_run.artifact import (
     ResizeThunk,
     ScanThunk,
     SelectKThunk,
+    SequentialThunk,
     SlicedProductThunk,
     Thunk,
     TriangularSolveThunk,
@@ -315,7 +316,13 @@ def _triangular_solve(context: ThunkContext, solve: HloInstruction) -> list[Thun
 def _cublas_triangular_solve(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
     config = backend_config(call)
     options = record(config, "triangular_solve_options") or config
-    return [_solve(context, call, options, context.array(call, (0,) if call.shape.is_tuple else ()))]
+    right, result = context.array(call.operands[1]), context.array(call, (0,) if call.shape.is_tuple else ())
+    solve = _solve(context, call, options, result)
+    if right.slice == result.slice:
+        return [solve]
+    # cuBLAS solves in place
+    copy = CopyThunk(call.name, right.slice, result.slice)
+    return [SequentialThunk("", (copy, replace(solve, right=result)))]
 
 
 def _solve(

@@ -31,6 +31,8 @@ _DIED_IN = re.compile(r"(\w+): crash: ")
 _NONE = ("--xla_disable_all_hlo_passes",)
 _ALL_PASSES = (1 << 31) - 1
 _MOST_REWRITES = 1 << 24
+# Failures of the stage in which files are read.
+_READING = "read: "
 _NO_LEVELS = "The levels of ptxas cannot matter: it checks the PTX, and what it makes does not run."
 # The limit of a run by that of one without optional rows.
 _PATIENCE, _LEAST_SECONDS, _MOST_SECONDS = 5.0, 10.0, 300.0
@@ -99,6 +101,9 @@ class Bisector:
             return self.result
         asker.progress.tell(f"the failure: {self.result.wanted}")
         guilty = self._ask_suspects(off)
+        if not guilty and self.result.wanted.startswith(_READING):
+            asker.claim("It fails while the file is read, before any pass: the file is at fault, or its reader.", ())
+            return self.result
         rows = self._rows_behind(guilty)
         if rows is not None:
             self._search_behind(guilty, rows)

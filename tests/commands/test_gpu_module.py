@@ -39,6 +39,12 @@ def test_every_row_from_the_input_to_ptx_is_shown(capfd: pytest.CaptureFixture[s
     assert ".visible .entry main_kernel" in text
 
 
+def test_a_file_may_have_the_name_of_a_type(capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copy("saxpy.mlir", "u1.mlir")
+    assert run(["u1.mlir", "--platform=Host", "--one_process", "--sizes=8", "--check_kernels=off"]) == 0
+    assert "8 elements agree" in capfd.readouterr().err
+
+
 def test_stages_and_what_has_none(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["saxpy.mlir", "--one_process", "--stage=gpu-kernel-outlining"]) == 0
     assert "gpu.launch_func @main_kernel::@main_kernel" in capfd.readouterr().out

@@ -123,7 +123,7 @@ def test_literals_of_every_type_are_read() -> None:
     ours = hlo_run.parse(text)
     theirs = {i.name: i.literal for i in _module_proto(text).computations[0].instructions}
     for instruction in ours.entry.instructions:
-        _same(literal_of_proto(theirs[instruction.name], "argument 0"), instruction.attrs["literal"], str(instruction))
+        _same(literal_of_proto(theirs[instruction.name], "argument 0"), instruction.literal, str(instruction))
 
 
 def _same(actual: Literal, expected: Literal, what: str) -> None:
@@ -200,10 +200,10 @@ def test_signs_of_zero_and_nan_bits_survive(tmp_path: Path) -> None:
     file = tmp_path / "z.pb"
     file.write_bytes(module_to_bytes(module, "pb"))
     again = hlo_run.load(str(file))
-    before, after = ({i.name: i.attrs for i in m.instructions if i.opcode == "constant"} for m in (module, again))
-    for name, attributes in before.items():
-        _same(after[name]["literal"], attributes["literal"], name)
-    assert 'op_name="constant(-0)"' in str(after["a"]["metadata"])
+    before, after = ({i.name: i for i in m.instructions if i.opcode == "constant"} for m in (module, again))
+    for name, constant in before.items():
+        _same(after[name].literal, constant.literal, name)
+    assert 'op_name="constant(-0)"' in str(after["a"].metadata)
 
 
 def _random_damage(data: bytes, rng: np.random.Generator) -> bytes:

@@ -89,7 +89,7 @@ def test_literals_are_those_of_xla(name: str) -> None:
     theirs = types("xla.HloModuleProto").FromString(data).computations[0].instructions[0].literal
     constant = parse(module, "m.hlo").entry.root
     ours = types("xla.LiteralProto")()
-    fill_proto(ours, constant.attrs["literal"], constant.shape)
+    fill_proto(ours, constant.literal, constant.shape)
     assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(deterministic=True)
 
 

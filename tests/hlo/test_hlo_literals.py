@@ -17,7 +17,7 @@ from hlo_run.hlo.values.shape import Shape
 
 
 def _literal(shape: str, text: str) -> Literal:
-    return hlo_run.parse(f"HloModule m\nENTRY e {{\n  ROOT c = {shape} constant({text})\n}}").entry.root.attrs["literal"]
+    return hlo_run.parse(f"HloModule m\nENTRY e {{\n  ROOT c = {shape} constant({text})\n}}").entry.root.literal
 
 
 def _array(shape: str, text: str) -> Array:
@@ -189,7 +189,7 @@ ENTRY e {
   ROOT p = pred[5] constant({ ... })
 }
 """
-    values = {i.name: i.attrs["literal"] for i in hlo_run.parse(text).entry.instructions}
+    values = {i.name: i.constant_array for i in hlo_run.parse(text).entry.instructions}
     # The numbers of XLA's parser in a new process.
     assert values["k"].astype(int).tolist() == [0, 1, 2]
     assert values["l"].astype(int).tolist() == [0, 3, 4, 5, 0, 0, 0]
@@ -231,7 +231,7 @@ def test_only_four_characters_are_blanks(blank: str) -> None:
 def test_many_empty_rows_are_not_printed() -> None:
     text = "HloModule m\nENTRY e {\n  ROOT c = f32[300000000,0] constant({...})\n}"
     (constant,) = hlo_run.parse(text).entry.instructions
-    assert constant.attrs["literal"].shape == (300000000, 0)
+    assert constant.constant_array.shape == (300000000, 0)
     printed = hlo_run.parse(text).to_string()
     assert "constant({...})" in printed
     assert hlo_run.parse(printed).to_string() == printed

@@ -10,6 +10,7 @@ import pytest
 import hlo_run
 from hlo_run.errors import ParseError, Unsupported
 from hlo_run.hlo.attributes.shape_text import array_shape
+from hlo_run.hlo.attributes.stack_frames import StackFrame
 from hlo_run.hlo.attributes.table import EntryLayout, FrontendAttributes, OpMetadata
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.text.parser import UNKNOWN_SHAPE, parse_module
@@ -107,6 +108,16 @@ StackFrames
 """
 
 
+def _frames(module: HloModule) -> tuple[StackFrame, ...]:
+    assert module.stack_frames is not None
+    return tuple(module.stack_frames.frames)
+
+
+def _frame_id(instruction: HloInstruction) -> int:
+    assert instruction.metadata is not None
+    return instruction.metadata.stack_frame_id
+
+
 def _with_frames(*numbers: int) -> HloModule:
     lines = [f"n{i} = f32[] negate(p), metadata={{stack_frame_id={n}}}" for i, n in enumerate(numbers)]
     return hlo_run.parse(f"HloModule m\n\n{_TABLES}\nENTRY e {{\np = f32[] parameter(0)\n" + "\n".join(lines) + "\n}")
@@ -114,18 +125,18 @@ def _with_frames(*numbers: int) -> HloModule:
 
 def test_stack_frames_are_numbered_by_first_use() -> None:
     module = _with_frames(2, 1)
-    found = module.attrs["stack_frames"].frames
+    found = _frames(module)
     assert [(frame.file, frame.function, frame.line, frame.parent) for frame in found] == [
         ("a {.py", "g", 1, 0),
         ("b.py", "f", 5, 1),
     ]
-    assert [i.attrs["metadata"].stack_frame_id for i in module.entry.instructions[1:]] == [2, 1]
+    assert [_frame_id(i) for i in module.entry.instructions[1:]] == [2, 1]
 
 
 @pytest.mark.parametrize("number", [0, -1, 3, 4, 99])
 def test_frames_that_are_not_there_are_dropped(number: int) -> None:
     module = _with_frames(number)
-    assert not module.attrs["stack_frames"].frames
+    assert not _frames(module)
     assert "stack_frame_id" not in module.to_string()
     assert "FileNames" not in module.to_string()
 
@@ -134,7 +145,7 @@ def test_frame_that_calls_itself_is_dropped() -> None:
     text = _TABLES.replace("1 {file_location_id=1 parent_frame_id=1}", "1 {file_location_id=1 parent_frame_id=3}")
     text = text.replace("2 {file_location_id=2 parent_frame_id=2}", "2 {file_location_id=2 parent_frame_id=2}")
     module = hlo_run.parse(f"HloModule m\n{text}ENTRY e {{ p = f32[] parameter(0), metadata={{stack_frame_id=2}} }}")
-    assert not module.attrs["stack_frames"].frames
+    assert not _frames(module)
 
 
 def test_comments_and_blanks_everywhere() -> None:

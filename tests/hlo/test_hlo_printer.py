@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hlo_run
-from hlo_run.hlo.attributes.table import WindowDim
+from hlo_run.hlo.attributes.table import Window, WindowDim
 from hlo_run.hlo.printer import (
     CANONICAL,
     DEFAULT,
@@ -152,7 +152,7 @@ ENTRY e {{
 """
     root = hlo_run.parse(text).entry.root
     expected = (WindowDim(3, 2, 1, 0, 1, 2, False), WindowDim(1, 1, 0, 0, 2, 1, True))
-    assert root.attrs["window"].dims == expected
+    assert root.window == Window(expected)
     assert instruction_to_string(root).endswith(f"reduce-window(%p, %z), {window}, to_apply=%add")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from hlo_run import parse
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.verify import runnable
 from hlo_run.hlo.verify.runnable import verify_evaluable, verify_runnable
 
@@ -25,7 +26,7 @@ def test_an_unchanged_module_is_verified_once(looks: list[HloModule]) -> None:
     for verify in (verify_runnable, verify_runnable, verify_evaluable):
         verify(module)
     assert len(looks) == 1
-    module.entry.root.attrs["metadata"] = None
+    module.entry.root.attrs["metadata"] = OpMetadata(op_name="b")
     verify_runnable(module)
     assert len(looks) == 2
 

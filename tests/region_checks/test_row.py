@@ -10,6 +10,7 @@ import hlo_run
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.region_checks import row
 from hlo_run.region_checks.judge import Verdict
 from hlo_run.region_checks.row import RowJudge, RowReport, Snapshot
@@ -38,7 +39,7 @@ def opcode(name: str, new: Opcode) -> Edit:
     return edit
 
 
-def attribute(name: str, key: str, value: object) -> Edit:
+def attribute(name: str, key: str, value: AttributeValue) -> Edit:
     def edit(module: HloModule) -> None:
         find(module, name).attrs[key] = value
 

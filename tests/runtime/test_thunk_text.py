@@ -323,3 +323,17 @@ def test_streams_of_collectives() -> None:
     )
     assert list(stream_numbers(module).values()) == [0, 0, 0]
     assert list(stream_numbers(module, many_for_communication=True).values()) == [0, 1, 0]
+
+
+def test_a_solve_is_in_place() -> None:
+    """The texts of released XLA: the right side is copied to where cuBLAS solves."""
+    config = '{"left_side":true,"lower":true,"transpose_a":"NO_TRANSPOSE"}'
+    text = f"""HloModule solve
+        ENTRY e {{ a = f32[4,4]{{0,1}} parameter(0)
+          b = f32[4,3]{{0,1}} parameter(1)
+          s = (f32[4,3]{{0,1}}, s8[32]) custom-call(a, b), custom_call_target="__cublas$triangularSolve", backend_config={config}
+          ROOT x = f32[4,3]{{0,1}} get-tuple-element(s), index=0 }}"""
+    made = compile_module(PassContext(preset("h100"), Options()), parse(text))
+    assert "005: kSequential" in thunk_sequence_text(made)
+    assert "  003: kCopy            [source       | next=004 (1)] kCopy\n  004: kTriangularSolve" in thunk_sequence_text(made)
+    assert '  thunk_info {\n    thunk_id: 5\n  }\n  thunk_kind: "kSequential"\n' in thunk_metadata_text(made)

@@ -208,6 +208,16 @@ def test_a_fault_outside_of_the_passes_is_said_to_be_there(file: Path, capsys: p
     assert "without any pass that can be skipped" in capsys.readouterr().out
 
 
+def test_a_file_that_cannot_be_read_blames_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.hlo"
+    broken.write_text("HloModule inf\nENTRY e { ROOT c = f32[] constant(1) }\n", encoding="utf-8")
+    assert run_tool(["bisect", str(broken), "--run=hlo-run --platform=Host", "--jobs=1"]) == 0
+    text = capsys.readouterr().out
+    assert "It fails while the file is read, before any pass" in text
+    assert "required row" not in text
+    assert "ptxas" not in text
+
+
 def test_a_file_that_does_not_fail_gives_1(file: Path) -> None:
     assert run_tool(["bisect", str(file), "--test=false {}"]) == 1
 

@@ -36,7 +36,7 @@ def in_place_pairs(instruction: HloInstruction) -> list[InPlacePair]:
             return _declared_pairs(instruction)
         case "dynamic-update-slice":
             return [InPlacePair(0, (), ())]
-        case "scatter" | "all-reduce-start":
+        case "scatter" | "all-reduce" | "all-reduce-start":
             count = len(instruction.operands) // 2 if instruction.opcode == "scatter" else len(instruction.operands)
             return [InPlacePair(n, (), (n,) if instruction.shape.is_tuple else ()) for n in range(count)]
         case "ragged-all-to-all":

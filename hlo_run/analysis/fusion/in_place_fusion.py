@@ -86,8 +86,9 @@ def _judge_slices(reader: Op, producer: Node, consumer: Node) -> Decision:
             return no("DUS and DS index mismatch")
     else:
         return no("unrecognized inplace update non-elementwise output pair")
-    if consumer.is_fusion and any(_reads_elsewhere(op, [update]) for op in consumer.reads[producer]):
-        return no("Fusing slice into DUS will also fuse another non-elementwise op with shared operand as DUS.")
+    if consumer.is_fusion and any(_reads_elsewhere(op, [update], frozenset()) for op in consumer.reads[producer]):
+        kind = "slice" if reader.opcode == "slice" else "DS"
+        return no(f"Fusing {kind} into DUS will also fuse another non-elementwise op with shared operand as DUS.")
     return YES
 
 
@@ -98,11 +99,14 @@ def _start(operand: Operand) -> Any:
     return operand
 
 
-def _reads_elsewhere(op: Op, updates: Sequence[Operand]) -> bool:
-    """True if an op other than the updates uses `op`, or a value computed from it, at other indices."""
+def _reads_elsewhere(op: Op, updates: Sequence[Operand], hands_on: frozenset[Opcode] = _HANDS_ON) -> bool:
+    """True if an op other than the updates uses `op`, or a value computed from it, at other indices.
+
+    Opcodes of `hands_on` use it at the same ones. XLA's rule for slices counts a bitcast as a use at others.
+    """
     queue, seen = [op], {op}
     for each in queue:
-        if each not in updates and not _is_elementwise(each) and each.opcode not in _HANDS_ON:
+        if each not in updates and not _is_elementwise(each) and each.opcode not in hands_on:
             return True
         fresh = [user for user in each.users if user not in seen]
         seen.update(fresh)

@@ -19,6 +19,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import IntLists
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.collectives import Collective
 from hlo_run.options.flag import names
 from hlo_run.records import replace
 from hlo_run.target import TargetSpec
@@ -212,7 +213,7 @@ def _hosts(groups: IntLists, devices_per_host: int) -> int | None:
 
 def _groups(collective: HloInstruction) -> IntLists:
     """Return the groups; without any, one of all devices."""
-    groups = tuple(tuple(group) for group in collective.replica_groups.groups() if group)
+    groups = Collective.of(collective).filled_groups
     if groups:
         return groups
     module = collective.parent.module if collective.parent is not None else None

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.functions import functions, is_private, referenced_names
+from hlo_run.walks import walk
 
 
 class EraseDeadFunctions(ModulePass):
@@ -24,13 +26,12 @@ class EraseDeadFunctions(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Follow the calls from the public functions, and erase all other functions."""
         by_name = {function.sym_name.data: function for function in functions(op)}
-        pending = [name for name, function in by_name.items() if not is_private(function)]
-        alive = set(pending)
-        while pending:
-            function = by_name[pending.pop()]
-            called = {name for inner in function.body.walk() for name in referenced_names(inner)}
-            pending += (called & by_name.keys()) - alive
-            alive |= called
+        public = [name for name, function in by_name.items() if not is_private(function)]
+        alive = set(walk(public, lambda name: _called(by_name[name]) & by_name.keys()))
         for name, function in by_name.items():
             if name not in alive:
                 Rewriter.erase_op(function, safe_erase=False)
+
+
+def _called(function: FuncOp) -> set[str]:
+    return {name for inner in function.body.walk() for name in referenced_names(inner)}

@@ -18,6 +18,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from hlo_run.dialects.editing.rewriting import ops_in
+from hlo_run.walks import walk
 
 _HIDDEN_LINKAGE = ("private", "internal")
 
@@ -30,14 +31,8 @@ class SymbolDce(ModulePass):
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Follow the references from the public symbols, and erase all other symbols."""
         symbols = {name: each for each in op.body.block.ops if (name := _symbol_name(each)) is not None}
-        pending = [each for each in op.body.block.ops if not _is_hidden(each)]
-        alive = set(pending)
-        while pending:
-            for name in _named_in(pending.pop()):
-                target = symbols.get(name)
-                if target is not None and target not in alive:
-                    alive.add(target)
-                    pending.append(target)
+        public = [each for each in op.body.block.ops if not _is_hidden(each)]
+        alive = set(walk(public, lambda each: [symbols[name] for name in _named_in(each) if name in symbols]))
         for each in op.body.block.ops:
             if each not in alive:
                 Rewriter.erase_op(each)

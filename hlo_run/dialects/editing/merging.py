@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 from xdsl.dialects import arith
 from xdsl.ir import Attribute, Operation, Region
@@ -83,20 +84,21 @@ def _forget(known: dict[Hashable, Operation], keys: list[Hashable]) -> None:
 
 def _key(op: Operation, numbers: AttributeNumbers) -> Hashable:
     """Return a key that is equal for two ops iff they compute the same."""
-    operands = [id(value) for value in op.operands]
-    if type(op) in _COMMUTATIVE:
+    kind = type(op)
+    operands = list(map(id, op.operands))
+    if len(operands) > 1 and kind in _COMMUTATIVE:
         operands.sort()
     # One flat tuple hashes fast. The names of attributes are strings, so the parts cannot be confused.
-    key: list[Hashable] = [type(op), op.name, *operands, None]
-    for result in op.results:
-        key.append(numbers.of(result.type))
+    key: list[Any] = [kind, op.name, *operands, None]
+    number = numbers.of
+    key += [number(result.type) for result in op.results]
     for name, attribute in _sorted(op.properties):
-        key += (name, numbers.of(attribute))
+        key += (name, number(attribute))
     key.append(None)
     if op.attributes:
         for name, attribute in _sorted(op.attributes):
             if name != HLO_OP:
-                key += (name, numbers.of(attribute))
+                key += (name, number(attribute))
     return tuple(key)
 
 

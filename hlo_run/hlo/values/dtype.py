@@ -8,8 +8,6 @@ import ml_dtypes
 import numpy as np
 from msgspec import Struct
 
-from hlo_run.arrays import NumpyType
-
 Kind: TypeAlias = Literal["pred", "signed", "unsigned", "float", "complex"]
 
 
@@ -74,7 +72,7 @@ class DType(Struct, frozen=True):
     number: int
     kind: Kind
     bits: int
-    numpy: NumpyType
+    numpy: np.dtype[Any]
     format: FloatFormat | None = None
 
     @property

@@ -10,6 +10,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.walks import walk
 
 _Index = tuple[int, ...]
 
@@ -85,16 +86,13 @@ def verify_schedule(module: HloModule) -> None:
         if computation not in known:
             raise ParseError(f"the schedule names computation '{computation.name}', which the module lacks", computation.where)
         _verify_order(computation, order)
-    waiting, seen = [module.entry], {module.entry}
-    while waiting:
-        computation = waiting.pop()
+    for computation in walk([module.entry], _executed):
         if computation not in module.schedule:
             raise ParseError(f"computation '{computation.name}' is not scheduled", computation.where)
-        for instruction in computation.instructions:
-            if instruction.opcode in CONTROL_FLOW:
-                new = [called for called in instruction.called_computations if called not in seen]
-                waiting += new
-                seen.update(new)
+
+
+def _executed(computation: HloComputation) -> list[HloComputation]:
+    return [called for i in computation.instructions if i.opcode in CONTROL_FLOW for called in i.called_computations]
 
 
 def _verify_order(computation: HloComputation, order: list[HloInstruction]) -> None:

@@ -23,6 +23,7 @@ from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.walks import walk
 
 _PAIRS = ("all-gather", "all-reduce", "collective-permute", "async")
 _STARTS = frozenset(f"{name}-start" for name in _PAIRS)
@@ -164,13 +165,8 @@ def _check_gaps(groups: _Groups) -> None:
                 followers.setdefault(before, []).append(instruction)
         inside = set(members)
         waiting = [user for member in members for user in followers.get(member, ()) if user not in inside]
-        seen = set(waiting)
-        while waiting:
-            instruction = waiting.pop()
+        for instruction in walk(waiting, lambda i, followers=followers: followers.get(i, ())):
             for user in followers.get(instruction, ()):
                 if user in inside:
                     message = f"scheduling group {group} has a gap: '{instruction.name}' is not in it, but between two members"
                     raise Unsupported(message, instruction.where, hint=f"'{user.name}' is in the group and depends on it")
-                if user not in seen:
-                    seen.add(user)
-                    waiting.append(user)

@@ -86,7 +86,9 @@ def _call_taken(module: HloModule, conditional: HloInstruction) -> None:
         return
     operands, called = [conditional.operands[1 + number]], {"to_apply": (branches(conditional)[number],)}
     maker = InstructionMaker(computation, conditional.where)
-    call = maker.add("call", conditional.shape, operands, called, frontend_attributes=conditional.frontend_attributes)
+    frontend_attributes = conditional.frontend_attributes
+    kept = {} if frontend_attributes is None else {"frontend_attributes": frontend_attributes}
+    call = maker.add_with("call", conditional.shape, operands, kept, called)
     module.replace(conditional, call)
     computation.remove_all({conditional})
 

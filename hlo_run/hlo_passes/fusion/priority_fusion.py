@@ -237,6 +237,10 @@ class _ComputationFusion:
         if self._steps is None:
             return
         refusing = outlook.refusing.name if outlook.refusing is not None else ""
+        if outlook.refusing is not None:
+            what = f"Cannot fuse producer |{producer.name}| with consumer |{refusing}|: {refusal.reason}"
+            self._show(what, outlook.refusing, producer)
+        self._show(f"Ineligible |{producer.name}|: {refusal.reason}", producer)
         users = tuple(user.name for user in producer.users)
         self._steps.append(Refused(producer.name, refusal.reason, users, refusing))
 
@@ -290,10 +294,13 @@ class _ComputationFusion:
         users = [user for user in users if not is_fusible_bitcast(user) and self._fuel.take(PriorityFusion.name)]
         weighed = [user for user in users if user.is_fusion and user in self._keys and self._outlooks[user].savings]
         self._note_replaced(producer, users)
+        waiting = [operand for operand in dict.fromkeys(producer.operands) if operand in self._keys]
         for user in users:
             self._fuse(producer, user)
         if not producer.users:
             self._remove(producer)
+        else:
+            self._count_off(producer, [node for node in waiting if any(node in user.operands for user in users)])
         changed: dict[Node, None] = {}
         for user in users:
             # As in XLA, which updates its priority with the new users only.
@@ -307,11 +314,18 @@ class _ComputationFusion:
             changed[user] = None
         self._weigh(changed)
 
+    def _count_off(self, producer: Node, waiting: Iterable[Node]) -> None:
+        """Count off the savings of operands with a producer that stays for other users, as XLA's incremental update does."""
+        for operand in waiting:
+            outlook = self._outlooks.get(operand)
+            if outlook is not None:
+                outlook.total -= outlook.savings.get(producer, 0)
+
     def _fuse(self, producer: Node, user: Node, is_constant: bool = False) -> None:
         kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
         name = user.name
         if not is_constant:
-            self._show(f"About to fuse |{producer.name}| into |{name}|", user, producer)
+            self._show(f"About to fuse |{producer.name}| into |{name}| inside PriorityFusion", user, producer)
         self._costs.absorb(producer, user)
         self._model.absorb(producer, user)
         self._facts.absorb(producer, user, kind)
@@ -327,11 +341,11 @@ class _ComputationFusion:
         if self._steps is not None:
             self._steps.append(Fused(user.name, producer.name, name, is_constant))
         if not is_constant:
-            self._show(f"Fused |{producer.name}| into |{user.name}|", user)
+            self._show(f"Fused |{producer.name}| into |{user.name}| inside PriorityFusion", user)
 
     def _show(self, what: str, user: Node, producer: Node | None = None) -> None:
         if self._frames is not None:
-            self._frames.add(self._graph.computation.name, f"{what} inside PriorityFusion", user, producer)
+            self._frames.add(self._graph.computation.name, what, user, producer)
 
     def _remove(self, producer: Node) -> None:
         self._graph.remove(producer)

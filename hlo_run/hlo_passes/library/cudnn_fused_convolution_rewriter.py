@@ -44,7 +44,10 @@ class CudnnFusedConvolutionRewriter(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
+        with_calls = {call.parent for call in module.instructions_of("custom-call")}
         for computation in executed_computations(module):
+            if computation not in with_calls:
+                continue
             for rule in _RULES:
                 for instruction in computation.post_order():
                     new = rule(instruction) if instruction.parent is computation else None

@@ -14,6 +14,7 @@ from hlo_run.sharding.analysis.whole import is_for_partitioner
 
 _INDENT = "  "
 _FILTER_FIELDS = ("collective", "max_size_bytes", "op_type")
+_OLD_FLAG, _KERNELS = "xla_gpu_unsupported_use_all_reduce_one_shot_kernel", "xla_gpu_experimental_use_collective_kernels"
 _NUMBERS = ("bool", "int32", "int64", "float")
 
 
@@ -26,6 +27,10 @@ def given_flags(options: Options) -> dict[str, str]:
     }
     if options.is_spmd_partitioned_module:
         own["xla_disable_all_hlo_passes"] = "true"
+    if own.pop(_OLD_FLAG, ""):
+        # A former name for one element of the list: XLA keeps the list alone.
+        kinds = own.get(_KERNELS, debug_options()[_KERNELS].default).split(",")
+        own[_KERNELS] = ",".join(kind for kind in kinds if kind != "COLLECTIVE_KERNEL_ALL_REDUCE")
     return own | dict(options.other_xla_flags)
 
 

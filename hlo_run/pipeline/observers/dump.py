@@ -40,7 +40,7 @@ from hlo_run.pass_support.print_options import dump_options
 from hlo_run.pass_support.replacements import file_name, header
 from hlo_run.pipeline.observers.config_texts import config_text, debug_options_text, given_flags
 from hlo_run.pipeline.observers.dump_files import DumpFiles
-from hlo_run.pipeline.observers.fusion_page import page
+from hlo_run.pipeline.observers.fusion_page import page, program
 from hlo_run.pipeline.observers.hlo_graph import dot_text, html_text
 from hlo_run.pipeline.observers.pass_metadata import PassMetadata
 from hlo_run.pipeline.observers.schedule_protos import schedule_to_bytes, schedule_to_text
@@ -63,6 +63,7 @@ _LOG, _LLVM_IR, _PTX = "mlir-fusion", "llvm", "ptx"
 _ANALYSIS_TEXTS = ("buffer-assignment-values", "live-range")
 # What released XLA writes in place of an address.
 _NO_URL = "Error rendering graph: UNAVAILABLE: Can't render as URL; no URL renderer was registered."
+_TO_SYNCHRONOUS = "gpu-convert-async-collectives-to-sync"
 _LATENCY_ROW = "latency-hiding-scheduler"
 # XLA's results of autotuning without any.
 _NO_AUTOTUNING = "version: 3\n"
@@ -110,6 +111,7 @@ class DumpObserver(Observer):
         self._kernel_rows: dict[str, int] = {}
         self._logs: dict[str, list[str]] = {}
         self._has_unused_bodies = False
+        self._has_synchronous = False
         self._is_unreported = False  # what the row that runs changes
         self._unscheduled = b""  # the module before the latency-hiding scheduler, as a proto
         self._frames: dict[str, list[Frame]] = {}
@@ -261,6 +263,7 @@ class DumpObserver(Observer):
         elif step.changed is not None:
             changes_text = self._changes_text(step) and step.row not in SILENT and not self._is_unreported
             self._is_unreported = False
+            self._has_synchronous |= changes_text and step.row == _TO_SYNCHRONOUS
             step = replace(step, changed=changes_text or (bool(step.changed) and step.row in TELLING))
         if step.row == OPTIMIZED_HLO:
             self._pass_dumps(self._order.finish())
@@ -289,6 +292,8 @@ class DumpObserver(Observer):
                 return "constant" in opcodes
             case "dce":
                 return self._has_unused_bodies
+            case "rematerialization" | "remat-pipeline":  # drops the bodies of collectives that are not asynchronous any more
+                return self._has_synchronous
             case "reduction-layout-normalizer":  # replaces every reduction of several arrays
                 return any(len(i.operands) > 2 for i in self._module.instructions_of("reduce"))
             case "computation-deduplicator":  # also computations that it leaves, because no fusion calls them
@@ -301,6 +306,10 @@ class DumpObserver(Observer):
     def _pass_dumps(self, dumps: Iterable[PassDump]) -> None:
         """Write the module at places between passes, if the flags ask for them."""
         for dump in dumps:
+            if dump.is_skipped:
+                if self._metadata is not None:
+                    self._metadata.add(dump, [])
+                continue
             self._has_unused_bodies &= dump.after != "dce"
             if dump.after == PIPELINE_START and dump.pipeline in _DUMPED_BEFORE and self._dumps_hlo:
                 self._dump_module(_DUMPED_BEFORE[dump.pipeline])
@@ -349,12 +358,12 @@ class DumpObserver(Observer):
             self._files.named_file(f"{name}.pb", schedule_to_bytes(self._unscheduled, found))
 
     def _dump_fusions(self) -> None:
-        """Write a page for each computation in which something was fused; like XLA not if its root reads only parameters."""
+        """Write a page for each computation in which fusions were tried; like XLA not if its root reads only parameters."""
         for computation in self._module.computations:
             frames, root = self._frames.get(computation.name, []), computation.root
             if frames and (root.opcode == "fusion" or any(operand.opcode != "parameter" for operand in root.operands)):
                 text = page(f"Fusion Explorer: {self._module.name}_{computation.name}", frames)
-                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.html", text.encode())
+                self._files.named_file(f"{computation.name}.{self._files.prefix}._fusion.pyz", program(text))
 
     def _proto(self, name: str, data: bytes) -> str:
         """Write a proto, compressed if the flag asks for it, and return its path."""

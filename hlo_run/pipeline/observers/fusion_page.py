@@ -1,9 +1,14 @@
-"""Writes the page of `--xla_dump_fusion_visualization`: the frames of a computation, each with its nodes. It loads nothing."""
+"""Writes the file of `--xla_dump_fusion_visualization`: a page with the frames of a computation, in a program that shows it.
+
+As in XLA the file is a zip archive that Python runs. The page loads nothing, and needs no server.
+"""
 
 from __future__ import annotations
 
 import html
+import io
 import json
+import zipfile
 from collections.abc import Sequence
 
 from hlo_run.analysis.fusion.fusion_frames import Frame
@@ -40,6 +45,28 @@ addEventListener('keydown', event => {
 });
 show();
 """
+
+_PAGE = "viewer.html"
+# The program: `python FILE.pyz` opens the page in a browser, `python FILE.pyz PAGE.html` writes it.
+_PROGRAM = f"""import pathlib, sys, tempfile, webbrowser, zipfile
+
+page = zipfile.ZipFile(sys.argv[0]).read("{_PAGE}")
+path = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp() + "/{_PAGE}").resolve()
+path.write_bytes(page)
+print(path)
+if len(sys.argv) < 2:
+    webbrowser.open(path.as_uri())
+"""
+
+
+def program(page: str) -> bytes:
+    """Return the archive with the page. Equal pages give equal bytes."""
+    data = io.BytesIO(b"#!/usr/bin/env python3\n")
+    data.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(data, "a", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in (("__main__.py", _PROGRAM), (_PAGE, page)):
+            archive.writestr(zipfile.ZipInfo(name), text, zipfile.ZIP_DEFLATED)
+    return data.getvalue()
 
 
 def page(title: str, frames: Sequence[Frame]) -> str:

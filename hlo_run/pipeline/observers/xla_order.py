@@ -39,7 +39,7 @@ class Pipeline(Struct, frozen=True):
     runner: str = ""
 
     def without(self, is_off: Callable[[str, str], bool]) -> Pipeline:
-        """Return the pipeline without the passes for which `is_off(pipeline, pass)`, as XLA leaves out disabled passes."""
+        """Return the pipeline without the passes for which `is_off(pipeline, pass)`."""
         kept = (item for item in self.items if not is_off(self.name, _name(item)))
         items = tuple(item if isinstance(item, str) else item.without(is_off) for item in kept)
         return Pipeline(self.name, items, self.runner)
@@ -48,13 +48,15 @@ class Pipeline(Struct, frozen=True):
 class PassDump(Struct, frozen=True):
     """A place where XLA may dump the module: in `pipeline`, after the pass `after` and before the pass `before`.
 
-    `before` is empty for a dump while `after` runs; `after` is then the name of the step.
+    `before` is empty for a dump while `after` runs; `after` is then the name of the step. A skipped pass does not run, and
+    no dump is named after it.
     """
 
     pipeline: str
     after: str
     before: str
     changed: bool
+    is_skipped: bool = False
 
 
 class _Open(Struct):
@@ -66,9 +68,13 @@ class XlaOrder:
     """Turns steps of our rows into the dumps that XLA makes, with the dumps of XLA's other passes, which change nothing.
 
     `reports` says whether XLA's pass of a name would report a change in the module as it is now, whatever ours reports.
+    `is_skipped(pipeline, pass)` says which passes a flag keeps from running; they stay in their pipeline.
     """
 
-    def __init__(self, pipelines: tuple[Pipeline, ...]) -> None:
+    def __init__(
+        self, pipelines: tuple[Pipeline, ...], is_skipped: Callable[[str, str], bool] = lambda pipeline, name: False
+    ) -> None:
+        self._is_skipped = is_skipped
         self.reports: Callable[[str], bool] = lambda name: False
         self._open = [_Open(Pipeline("", pipelines))]
 
@@ -151,7 +157,7 @@ class XlaOrder:
     def _pass_by(self, inside: _Open) -> Iterator[PassDump]:
         """Yield the dumps of the next pass, which has no row of ours."""
         item = inside.pipeline.items[inside.place]
-        if isinstance(item, Pipeline):
+        if isinstance(item, Pipeline) and not self._is_skipped(inside.pipeline.name, _name(item)):
             inner = _Open(item)
             yield self._begin(inner)
             yield from self._rest(inner)
@@ -163,6 +169,9 @@ class XlaOrder:
         return PassDump(inside.pipeline.name, PIPELINE_START, _next(inside), changed=False)
 
     def _after(self, inside: _Open, name: str, changed: bool) -> Iterator[PassDump]:
+        if self._is_skipped(inside.pipeline.name, name):
+            yield PassDump(inside.pipeline.name, name, _next(inside), changed=False, is_skipped=True)
+            return
         for step in _DURING.get(name, ()):
             yield PassDump(name, step, "", changed=True)
         yield PassDump(inside.pipeline.name, name, _next(inside), changed or name in _ALWAYS_CHANGE or self.reports(name))

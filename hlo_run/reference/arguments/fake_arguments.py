@@ -22,9 +22,10 @@ from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory,
 
 # One in so many integers is one of those that make sense now and then.
 RARITY = 8
-# Unusual integers, of all bits, are as rare. Unusual floats are smaller by up to so many powers of two.
-_SMALLER = 10
+# Unusual integers, of all bits, are as rare. Unusual floats are larger by at most so many powers of two.
 _MOST_LARGER = 2
+# The turn in which truth values that are alone are true, and integers that are alone the largest usual ones.
+_LAST_TURN = 3
 
 
 class Draw(Struct, frozen=True):
@@ -36,7 +37,8 @@ class Draw(Struct, frozen=True):
     `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
     index that a use constrains the largest one in bounds, except those of scatters. `unusual` is for kernels that handle all
     numbers: floats have many sizes, with larger ones at the ends of each dimension, and more integers are out of bounds, from the
-    end, or of all bits.
+    end, or of all bits. Floats are smaller by up to `smaller` powers of two. With several draws of one module, `turn` counts
+    them: its truth values and integers that are alone take another of their values in each.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
@@ -45,6 +47,8 @@ class Draw(Struct, frozen=True):
     last_indices: bool = False
     xla: bool = False
     unusual: bool = False
+    smaller: int = 10
+    turn: int = 0
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
@@ -93,18 +97,26 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
         constraints = constraints_of(parameter, path)
         choice = NO_CHOICE if choices is None or draw.xla else choices.of(parameter.parameter_number, path)
         values = _line(shape.dtype, shape.element_count, constraints, choice, engine, draw).reshape(shape.dims)
-        if draw.unusual and values.size > 1 and (shape.dtype.is_float or shape.dtype.is_complex) and constraints.identity is None:
-            values = _of_many_sizes(values, shape, engine)
+        if draw.turn and shape.dtype.kind == "pred" and values.size == 1:
+            # Two of them take all four pairs of values in four turns.
+            values = np.full(shape.dims, draw.turn >> parameter.parameter_number % 2 & 1, np.bool_)
+        if (
+            draw.unusual
+            and (values.size > 1 or draw.turn)
+            and (shape.dtype.is_float or shape.dtype.is_complex)
+            and constraints.identity is None
+        ):
+            values = _of_many_sizes(values, shape, engine, draw.smaller)
         return _probabilities(values, shape.dtype, choice.recipe.rows) if choice.recipe.rows >= 0 and values.size else values
 
     return build(parameter.shape, ())
 
 
-def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine) -> Array:
+def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine, smaller: int) -> Array:
     """Return the numbers times powers of two: half of them smaller ones, those at the ends of each dimension larger ones."""
     if shape.dtype.bits < 16:
         return values
-    steps = engine.integers(DTYPES["s32"], -_SMALLER, _SMALLER, values.size).reshape(shape.dims)
+    steps = engine.integers(DTYPES["s32"], -smaller, smaller, values.size).reshape(shape.dims)
     powers: Array = np.minimum(steps, 0)
     for axis, size in enumerate(shape.dims):
         if size > 2:
@@ -193,6 +205,8 @@ def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice
         values = engine.integers(dtype, low, high, count)
     if meaning is not None and draw.unusual:
         kinds = [kind for kind in (meaning.rare, *meaning.special, meaning.stray) if kind is not None]
+        if draw.turn and count == 1:
+            kinds = [high] if draw.turn == _LAST_TURN else [[*kinds, (low, high)][(draw.turn - 1) % (len(kinds) + 1)]]
         values = _with_rare(values, dtype, kinds, len(kinds) + (count > 1), engine)
     elif meaning is not None and count > 1:
         values = _with_rare(values, dtype, (meaning.rare, *meaning.special), RARITY, engine)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import FORWARDING
+from hlo_run.walks import walk
 
 # An instruction and the index of a leaf in its (tuple) value.
 Position: TypeAlias = tuple[HloInstruction, tuple[int, ...]]
@@ -25,21 +26,24 @@ def uses_of(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Use]
     The value is followed to every place where it may be, as in XLA's dataflow analysis without SSA form: a loop's state
     may hold its initial value in every iteration. A fusion is a use; the caller looks inside.
     """
-    seen: dict[Position, None] = {}
-    pending: list[Position] = [(origin, path)]
-    while pending:
-        position = pending.pop()
-        if position in seen:
-            continue
-        seen[position] = None
-        instruction, place = position
-        for user in instruction.users:
-            for number, operand in enumerate(user.operands):
-                if operand is instruction:
-                    if not place:
-                        yield user, number
-                    pending += moved_by(user, number, place)
-        pending += moved_out(instruction, place)
+    for instruction, place in walk([(origin, path)], _moved):
+        if not place:
+            yield from _direct_uses(instruction)
+
+
+def _direct_uses(instruction: HloInstruction) -> Iterator[Use]:
+    for user in instruction.users:
+        for number, operand in enumerate(user.operands):
+            if operand is instruction:
+                yield user, number
+
+
+def _moved(position: Position) -> Iterator[Position]:
+    """Yield the positions to which the users of a value, or its computation, forward it."""
+    instruction, place = position
+    for user, number in _direct_uses(instruction):
+        yield from moved_by(user, number, place)
+    yield from moved_out(instruction, place)
 
 
 def moved_by(user: HloInstruction, number: int, path: tuple[int, ...]) -> Iterator[Position]:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.records import replace
 from hlo_run.reference.compare import report
+from hlo_run.reference.compare.decisions import judge_decisions
 from hlo_run.reference.compare.detectability import Detectability, detectability
 from hlo_run.reference.compare.element_errors import ErrorSpec
 from hlo_run.reference.compare.findings import Findings, PreciseSource, examine
@@ -58,10 +59,11 @@ class Comparison(Struct, frozen=True):
         return self.problem or report.counts(self.leaves)
 
     def judged(self, samples: RoundingSamples, is_alone: bool = False) -> Comparison:
-        """Return the comparison with the verdicts of `rounding.judge` on elements in doubt."""
+        """Return the comparison with the verdicts of `rounding.judge` and `judge_decisions` on elements in doubt."""
         if self.problem:
             return self
-        return replace(self, leaves=judge(self.leaves, self.spec, samples, is_alone), fixed_bounds=False)
+        leaves = judge_decisions(judge(self.leaves, self.spec, samples, is_alone), samples)
+        return replace(self, leaves=leaves, fixed_bounds=False)
 
     def sights(self) -> list[Detectability]:
         """Return what the comparison of each leaf sees."""

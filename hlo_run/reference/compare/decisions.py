@@ -2,7 +2,9 @@
 
     c = pred[n] compare(a + b, d)   i = s32[n] convert(x · y)   argmax(exp(x))
 
-Integers must be equal otherwise. Evaluations with random roundings show what rounding may make of an element.
+Integers must be equal otherwise. Evaluations with random roundings show what rounding may make of an element. Where they make two
+numbers, as where two elements are equally large, others are wrong. Where they make more, a float was converted, and all numbers
+between them are right.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from hlo_run.records import replace
 from hlo_run.reference.compare.leaf_comparison import Allowance, LeafComparison, RoundingVerdict, Worst, multi_index, unequal
@@ -25,7 +28,7 @@ def judge_decisions(leaves: Sequence[LeafComparison], samples: RoundingSamples) 
     """Return the comparisons of the leaves, without wrong integers and preds that rounding turns."""
     doubted = [n for n, leaf in enumerate(leaves) if leaf.mismatches and not leaf.problem and not leaf.is_near]
     found = list(leaves)
-    ranges: dict[int, tuple[Array, Array]] = {}
+    ranges: dict[int, _Range] = {}
     for number in range(_MOST_SAMPLES + 1 if doubted else 0):
         value = samples.draw() if number else samples.precise()
         if value is None:
@@ -34,22 +37,40 @@ def judge_decisions(leaves: Sequence[LeafComparison], samples: RoundingSamples) 
             array = leaf_value(value, leaves[n])
             if array is None:
                 return tuple(leaves)
-            low, high = ranges.get(n, (array, array))
-            ranges[n] = np.minimum(low, array), np.maximum(high, array)
-        found = [_judged(leaf, *ranges[n]) if n in ranges else leaf for n, leaf in enumerate(leaves)]
+            ranges[n] = ranges[n].extended(array) if n in ranges else _Range(array, array, np.zeros(array.shape, np.bool_))
+        found = [_judged(leaf, ranges[n]) if n in ranges else leaf for n, leaf in enumerate(leaves)]
         wrong = [n for n in doubted if not found[n].ok]
         if not wrong or (number >= _FIRST_SAMPLES and all(found[n] is leaves[n] for n in wrong)):
             break
     return tuple(found)
 
 
-def _judged(leaf: LeafComparison, low: Array, high: Array) -> LeafComparison:
-    """Return a comparison in which elements are right that lie, on both sides, between the least and largest that may be."""
+class _Range(Struct, frozen=True):
+    """The least and the largest number that each element has had, and whether it has had others."""
+
+    low: Array
+    high: Array
+    has_more: Array
+
+    def extended(self, array: Array) -> _Range:
+        """Return the range with one more evaluation."""
+        low, high = np.minimum(self.low, array), np.maximum(self.high, array)
+        is_new = (array != self.low) & (array != self.high) & (self.low != self.high)
+        # A new end leaves the old one inside.
+        return _Range(low, high, self.has_more | is_new)
+
+    def has(self, side: Array) -> Array:
+        """Return which elements of a side may be right."""
+        is_end = (side == self.low) | (side == self.high)
+        return np.asarray(is_end | (self.has_more & (self.low <= side) & (side <= self.high)))
+
+
+def _judged(leaf: LeafComparison, may_be: _Range) -> LeafComparison:
+    """Return a comparison in which elements are right that rounding may make, on both sides."""
     expected, actual = as_array(leaf.expected), as_array(leaf.actual)
     wrong: Array = unequal(np.ascontiguousarray(expected), np.ascontiguousarray(actual)).reshape(expected.shape)
-    turned: Array = wrong & (low < high)
-    for side in (expected, actual):
-        turned &= (low <= side) & (side <= high)
+    low, high = may_be.low, may_be.high
+    turned: Array = wrong & (low < high) & may_be.has(expected) & may_be.has(actual)
     count = int(np.count_nonzero(turned))
     if not count:
         return leaf

@@ -19,7 +19,6 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.compare.compare import Comparison, ErrorSpec, compare
-from hlo_run.reference.compare.decisions import judge_decisions
 from hlo_run.reference.compare.rounding import RoundingSamples
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.evaluate.perturbed import is_exact, smallest_step
@@ -63,8 +62,7 @@ def judge_alone(
         return compare(expected, actual, shape, structs.replace(spec, abs=min(spec.abs, flushed), rel=0.0))
     comparison = compare(expected, actual, shape, spec)
     samples = RoundingSamples(evaluated, lambda: evaluated(next(numbers)))
-    judged = comparison.judged(samples, is_alone=True)
-    return judged if judged.problem else structs.replace(judged, leaves=judge_decisions(judged.leaves, samples))
+    return comparison.judged(samples, is_alone=True)
 
 
 def _rounds_nothing(instruction: HloInstruction) -> bool:

@@ -41,6 +41,8 @@ class Alterations:
         self.runs: Counter[HloInstruction] = Counter()
         self.usual: dict[HloInstruction, int] = {}
         self.last_only = False
+        self.last: dict[HloInstruction, Value] = {}
+        """The last value of each instruction in the evaluation before any change."""
 
     def choose(
         self, instruction: HloInstruction, evaluate: Evaluator | None, program: ProgramEvaluator | None
@@ -65,5 +67,7 @@ class Alterations:
         runs, usual = self.runs[instruction], self.usual.get(instruction)
         if usual is not None and runs > _MOST_TIMES * usual + _MORE_RUNS:
             raise TooManyRuns(f"%{instruction.name} runs more than {runs - 1} times", instruction.where)
+        if usual is None:
+            self.last[instruction] = value
         is_changed = instruction in self.active and (not self.last_only or runs == usual)
         return self._change(instruction, value) if is_changed else value

@@ -98,6 +98,8 @@ class RecordedRun:
                 self.values[step.slot] = evaluate(step, self.values)
         self.runs = dict(self._alterations.runs)
         self._alterations.usual = self.runs
+        self.last_values: dict[HloInstruction, Value] = self._alterations.last
+        """The last value of each kernel that ran."""
         self.users = self._users()
         self.carriers = self._carriers(kernels)
         self.exits = self._exits()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hlo_run
 from hlo_run.analysis.cost.device_work import Work, device_work
 from hlo_run.analysis.cost.side_by_side import XlaDiff, diff_record, diff_sides, diff_text, make_side
@@ -162,7 +164,7 @@ def test_texts_and_records() -> None:
         "ours          bytes  XLA           bytes  ours computes  XLA computes",
         "slice_fusion    512  slice_fusion    512  negate, slice  cosine, negate, slice",
     ]
-    record = diff_record(diff)
+    record: dict[str, Any] = diff_record(diff)
     assert record["totals"]["planned memory, bytes"] == {"ours": 1000, "xla": 800, "ratio": 1.25}
     assert [pair["alike"] for pair in record["work"]] == [True, True, False]
     assert record["work"][2]["ours"]["ops"] == {"negate f32[2,32]{1,0}": 1, "slice f32[2,32]{1,0}": 1}

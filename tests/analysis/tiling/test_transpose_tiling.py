@@ -69,7 +69,7 @@ def test_each_element_is_touched_once(source: str, target: str, permutation: str
                 assert all(0 <= index < size for index, size in zip(key[1], tiling.shared_dims, strict=True))
                 stored[key] = read.evaluate(place, symbols)
     assert Counter(stored.values()) == Counter(itertools.product(*map(range, hero.operands[0].shape.dims)))
-    dimensions: tuple[int, ...] = hero.attrs["dimensions"]
+    dimensions = hero.dimensions
     written: Counter[tuple[int, ...]] = Counter()
     for block in range(tiling.launch.blocks):
         for thread, i, j in itertools.product(range(128), range(tiling.steps), range(tiling.vector_size)):

@@ -152,8 +152,7 @@ def test_a_device_of_the_same_process_that_does_not_arrive_is_named() -> None:
     backend = HostBackend(wait_seconds=0.3)
     with pytest.raises(DeviceError, match="device 0 waits for device 1, which did not arrive") as caught:
         run_on_grid(backend, _compiled(ONE_LOOPS), [np.ones(4, np.float32)] * 2, DeviceGrid.of(module))
-    assert "%all-reduce" in caught.value.notes[0]
-    assert "of its group {0,1}, 1 did not arrive" in caught.value.notes[0]
+    assert "device 0: %s.1-fusion.1: of its group {0,1}, 1 did not arrive" in caught.value.notes[0]
 
 
 def test_a_time_limit_says_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,12 @@ CASES = (
         "multiply(add(i, j), k)",
     ),
     Case(
+        "both factors, of which the second is a power of two",
+        P,
+        C.format(0.25) + "x = f32[4] multiply(p, b); y = f32[4] multiply(p, b);" + ROOT + "add(x, y)",
+        "multiply(add(p, p), broadcast<4>({0.25}))",
+    ),
+    Case(
         "one factor that is a power of two",
         PQ,
         C.format(0.25) + "x = f32[4] multiply(p, b); y = f32[4] multiply(q, b);" + ROOT + "add(x, y)",

@@ -28,6 +28,13 @@ CASES = (
         "transpose<3,2,5,6>(dot<2,3,5,6>(p, q))",
     ),
     Case(
+        "transposed product whose batch is not first in an operand",
+        "p=f32[2,5,4] q=f32[4,2,3]",
+        "x = f32[2,5,3] dot(p, q), lhs_batch_dims={0}, rhs_batch_dims={1}, lhs_contracting_dims={2}, rhs_contracting_dims={0};"
+        "ROOT r = f32[2,3,5] transpose(x), dimensions={0,2,1}",
+        "transpose<2,3,5>(dot<2,5,3>(p, q))",
+    ),
+    Case(
         "product of a rearranged matrix and a constant",
         "p=f32[2,2,3]",
         "t = f32[2,3,2] transpose(p), dimensions={0,2,1}; a = f32[2,6] reshape(t);"

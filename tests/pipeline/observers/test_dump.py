@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -261,8 +263,8 @@ def test_a_module_with_a_schedule_has_no_settings(tmp_path: Path) -> None:
     assert "debug_options" in found
 
 
-def test_fusion_visualization(tmp_path: Path) -> None:
-    """Labels recorded from released XLA."""
+def test_fusion_visualization(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels recorded from released XLA, without those about Triton."""
     text = """HloModule shown
 less { x = f32[] parameter(0)
   y = f32[] parameter(1)
@@ -274,9 +276,21 @@ ENTRY e { a = f32[64,64] parameter(0)
   ROOT s = f32[64,64] sort(c), dimensions={1}, to_apply=less }
 """
     folder = _dump(tmp_path, "--xla_dump_fusion_visualization", text=text)
-    pages = list(folder.glob("*_fusion.html"))
-    assert [page.name for page in pages] == ["e.module_0000.shown._fusion.html"]
-    frames = json.loads(re.findall(r"^const frames = (.*);$", pages[0].read_text(), re.MULTILINE)[0])
+    programs = list(folder.glob("*_fusion.pyz"))
+    assert [program.name for program in programs] == ["e.module_0000.shown._fusion.pyz"]
+    monkeypatch.setattr(sys, "argv", [str(programs[0]), str(tmp_path / "page.html")])
+    runpy.run_path(str(programs[0]), run_name="__main__")
+    frames = json.loads(re.findall(r"^const frames = (.*);$", (tmp_path / "page.html").read_text(), re.MULTILINE)[0])
+    shown = [frame for frame in frames if "inside PriorityFusion" in frame[0]]
+    assert [label for label, *_ in frames if label not in {frame[0] for frame in shown}] == [
+        "Cannot fuse producer |c.1| with consumer |s.1|: the consumer is not fusible",
+        "Ineligible |c.1|: the consumer is not fusible",
+        "Cannot fuse producer |fusion| with consumer |s.1|: the consumer is not fusible",
+        "Ineligible |fusion|: the consumer is not fusible",
+        "Cannot fuse producer |fusion| with consumer |s.1|: the consumer is not fusible",
+        "Ineligible |fusion|: the consumer is not fusible",
+    ]
+    frames = shown
     assert [label for label, *_ in frames] == [
         "About to fuse |b.1| into |c.1| inside PriorityFusion",
         "Fused |b.1| into |fusion| inside PriorityFusion",
@@ -293,3 +307,22 @@ def test_the_folder_of_the_dumps_need_not_be_text(tmp_path: Path) -> None:
     folder = tmp_path / "\udcff"
     assert run([f"--xla_dump_to={folder}", "--stage=hlo", str(tmp_path / "small.hlo")]) == 0
     assert b"\xff" in next(folder.glob("*.debug_options")).read_bytes()
+
+
+def test_disabled_passes_stay_in_their_pipelines(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    found = _names(
+        _dump(tmp_path, "--xla_dump_hlo_pass_re=reduction-dimension-grouper|^algsimp$", "--xla_disable_hlo_passes=algsimp")
+    )
+    names = [name[5:-4] for name in sorted(found) if re.match(r"\d{4}\.", name)]
+    assert "hlo_normalization.after_reduction-layout-normalizer.before_algsimp" in names
+    assert not any("after_algsimp" in name or "before_reduction-dimension-grouper" in name for name in names)
+
+
+def test_bodies_of_collectives_that_became_synchronous_stay_until_rematerialization(tmp_path: Path) -> None:
+    """Names recorded from released XLA."""
+    names = _changes(_dump(tmp_path, "--xla_dump_hlo_pass_re=.*", "--xla_gpu_experimental_use_collective_kernels=", text=DIVIDED))
+    assert [name for name in names if "remat" in name][-2:] == [
+        "remat-pipeline.after_rematerialization.before_stream-attribute-annotator.txt",
+        "post-scheduling-passes.after_remat-pipeline.before_fusion-wrapper.txt",
+    ]

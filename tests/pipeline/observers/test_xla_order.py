@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from hlo_run.ops.parse import parse
@@ -44,7 +45,8 @@ def _row(order: XlaOrder, pipeline: str, row: str, changed: bool = False) -> tup
 
 
 def _names(dumps: Iterable[PassDump]) -> list[str]:
-    return [f"{dump.pipeline}: {dump.after} > {dump.before}{' *' if dump.changed else ''}" for dump in dumps]
+    places = ((dump, f"{dump.pipeline}: {dump.after} > {dump.before}") for dump in dumps)
+    return [f"{place}{' skipped' * dump.is_skipped}{' *' * dump.changed}" for dump, place in places]
 
 
 def test_passes_that_only_xla_has_are_passed_by() -> None:
@@ -133,9 +135,11 @@ def _all(options: CompileOptions) -> list[str]:
 def test_flags_leave_out_passes() -> None:
     plain = _all(CompileOptions())
     assert "optimization: rng-expander > rng-bit-generator-expander" in plain
-    without = _all(CompileOptions(xla_disable_hlo_passes="rng-bit-generator-expander,composite-rewriter"))
-    assert "optimization: rng-expander > permutation_sort_simplifier" in without
-    assert not [name for name in without if "composite-rewriter" in name]
+    without = _all(CompileOptions(xla_disable_hlo_passes="rng-bit-generator-expander"))
+    # A disabled pass keeps its place, and is not run.
+    assert "optimization: rng-expander > rng-bit-generator-expander" in without
+    assert "optimization: rng-bit-generator-expander > permutation_sort_simplifier skipped" in without
+    assert "hlo normalization: triton-softmax-rewriter > reduction-dimension-grouper skipped" in plain
     exact = _all(CompileOptions(xla_allow_excess_precision=False))
     assert len([name for name in plain if ": simplify-fp-conversions" in name]) == 3
     assert not [name for name in exact if ": simplify-fp-conversions" in name]
@@ -149,3 +153,10 @@ def test_a_module_with_a_schedule_skips_the_pipelines_before_it() -> None:
     names = _names(xla_order(PassContext(preset("h100"), CompileOptions()), scheduled).finish())
     assert names[0] == "pre-scheduling-passes: pipeline-start > fusion-wrapper"
     assert not [name for name in names if name.startswith("latency-hiding-scheduler")]
+
+
+def test_passes_that_count_their_calls() -> None:
+    ctx = PassContext(preset("h100"), CompileOptions())
+    names = [_names(xla_order(ctx, MODULE, number).finish()) for number in (0, 1)]
+    counts = [[int(found) for name in part for found in re.findall(r": apply-xla-transforms-(\d+)", name)] for part in names]
+    assert counts == [[0, 1], [2, 3]]

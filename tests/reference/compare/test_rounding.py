@@ -377,3 +377,44 @@ def test_every_type_has_digits_of_its_own(dtype: str, seen: float, passes: float
     kind = right.dtype
     assert _judged(module, values, (right.astype(np.float64) * (1 + passes)).astype(kind)).ok
     assert _judged(module, values, (right.astype(np.float64) * (1 + seen)).astype(kind)).mismatches > 50
+
+
+ARGMAX = """HloModule argmax
+larger {
+  a = f32[] parameter(0)
+  i = s32[] parameter(1)
+  b = f32[] parameter(2)
+  j = s32[] parameter(3)
+  first = pred[] compare(a, b), direction=GE
+  v = f32[] select(first, a, b)
+  n = s32[] select(first, i, j)
+  ROOT t = (f32[], s32[]) tuple(v, n)
+}
+ENTRY e {
+  p = f32[3,64] parameter(0)
+  w = f32[64,6] parameter(1)
+  s = f32[3,6] dot(p, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  n = s32[3,6] iota(), iota_dimension=1
+  low = f32[] constant(-inf)
+  zero = s32[] constant(0)
+  r = (f32[3], s32[3]) reduce(s, n, low, zero), dimensions={1}, to_apply=larger
+  ROOT place = s32[3] get-tuple-element(r), index=1
+}
+"""
+
+
+@pytest.mark.parametrize(("place", "wrong"), [(1, 0), (4, 0), (2, 1), (5, 1)])
+def test_the_place_of_a_maximum_may_be_that_of_a_sum_which_is_equal_but_for_rounding(place: int, wrong: int) -> None:
+    """The sums of columns 1 and 4 are equal in exact numbers; those between them are not."""
+    module = hlo_run.parse(ARGMAX)
+    p = np.random.default_rng(3).uniform(0.5, 1, (3, 64)).astype(np.float32)
+    w = np.random.default_rng(4).uniform(0, 0.9, (64, 6)).astype(np.float32)
+    w[:, 1] = w[:, 4] = 1
+    expected: Any = Reference(module).run([[p, w]])[0]
+    actual = np.array([place, 1, 4], np.int32)
+    assert set(expected.tolist()) <= {1, 4}
+    judged = _judged(module, [p, w], actual)
+    assert judged.mismatches == wrong
+    # A maximum that is far from the others has one place.
+    w[:, 1] += np.float32(0.1)
+    assert _judged(module, [p, w], np.array([1, 1, 4], np.int32)).mismatches == 1

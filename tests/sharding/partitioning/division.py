@@ -26,7 +26,7 @@ _BODIES = "inlinable_manual_computation_body"
 def check_values(text: str, options: CompileOptions | None = None, later: Sequence[HloPass] = ()) -> None:
     """Divide a module between its partitions by the rows of the partitioner, run `later`, and compare on every device."""
     whole, module = parse(text), parse(text)
-    count = int(whole.attrs["num_partitions"])
+    count = whole.num_partitions
     arguments = make_fake_arguments(whole, RandomEngine(1))
     expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
     ctx = PassContext(preset(DEFAULT_TARGET), options or CompileOptions())

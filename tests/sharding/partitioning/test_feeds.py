@@ -88,7 +88,7 @@ def test_devices_take_what_the_whole_module_takes(text: str) -> None:
     else:
         found = hlo_run.evaluate(module, *arguments, infeed=fed, partitioned=True)
     expected = Reference(module).run([arguments], feeds=given_feeds(fed))[0]
-    count = int(module.attrs["num_partitions"])
+    count = module.num_partitions
     for one, other in zip(leaves_of(found), leaves_of((expected,) * count), strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 

@@ -86,7 +86,7 @@ def _rewrite_dot(edits: Edits, dot: HloInstruction) -> None:
         or dot.operands[0].shape.element_type.startswith("f8")
     ):
         return
-    call = InstructionMaker(where=dot.where).add("custom-call", dot.shape, dot.operands, **gemm_attributes(dot))
+    call = InstructionMaker(where=dot.where).add_with("custom-call", dot.shape, dot.operands, gemm_attributes(dot))
     edits.replace(dot, edits.computation.add(call))
 
 

@@ -10,7 +10,7 @@ the result's type. Follows XLA's `GemmRewriter`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
@@ -78,7 +78,8 @@ def _call(dot: HloInstruction, lhs: F8Operand, rhs: F8Operand, target: TargetSpe
         scales.append(_scale(editor, operand, one))
         value = moved_value(operand, editor)
         if not target.is_blackwell and not _lies_along_depth(dot, number, side):
-            record["dot_dimension_numbers"][f"{name}_contracting_dimensions"] = [str(side.free[0])]
+            dimensions = cast("dict[str, object]", record["dot_dimension_numbers"])
+            dimensions[f"{name}_contracting_dimensions"] = [str(side.free[0])]
             value = _transposed(Editor(value), value, side)
         operands.append(_padded(editor, value, side.batch))
     record["scale_mode"] = _TENSOR_SCALING

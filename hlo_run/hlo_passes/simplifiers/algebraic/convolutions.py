@@ -135,41 +135,42 @@ def convolution_of_single_features(rw: Rewriter, i: HloInstruction) -> HloInstru
     features = source.shape.dims[labels.input.second_dim]
     if _groups(i) != (features, 1) or weights.shape.dims[labels.kernel.second_dim] != features:
         return None
+    result = labels.output
+    places = {result.first_dim: labels.input.first_dim, result.second_dim: labels.input.second_dim}
+    taps = {result.first_dim: labels.kernel.first_dim, result.second_dim: labels.kernel.second_dim}
     summed: list[int] = []
-    spread = {labels.input.second_dim: labels.kernel.second_dim}
-    for dim, place, tap in zip(i.window.dims, labels.input.spatial_dims, labels.kernel.spatial_dims, strict=True):
+    spatial = zip(i.window.dims, labels.input.spatial_dims, labels.kernel.spatial_dims, result.spatial_dims, strict=True)
+    for dim, place, tap, target in spatial:
         if dim.pad_low or dim.pad_high or dim.base_dilation != 1:
             return None
+        places[target], taps[target] = place, tap
         if dim.size == 1 and dim.stride == 1:
             continue
         if dim.size != source.shape.dims[place] or dim.window_dilation != 1 or dim.reversal:
             return None
-        summed.append(place)
-        spread[place] = tap
-    places = sorted(spread)
-    rest = [dim for dim in range(weights.shape.rank) if dim not in spread.values()]
-    factor = rw.transpose(rw.convert(weights, i.shape.element_type), [*(spread[place] for place in places), *rest])
-    places = [place for place in places if source.shape.dims[place] != 1]
-    factor = rw.reshape(factor, [source.shape.dims[place] for place in places])
-    product = rw.mul(rw.convert(source, i.shape.element_type), rw.broadcast(factor, source.shape.dims, places))
-    return _as_result(rw, i, product, summed)
+        summed.append(target)
+    return _sum_of_products(rw, i, [places[dim] for dim in sorted(places)], [taps[dim] for dim in sorted(taps)], sorted(summed))
 
 
-def _as_result(rw: Rewriter, i: HloInstruction, product: HloInstruction, summed: list[int]) -> HloInstruction:
-    """Sum over dimensions of the input, and move the others to their positions in the result."""
-    labels = i.dim_labels
-    kept = [dim for dim in range(product.shape.rank) if dim not in summed]
-    if summed:
-        shape = Shape.array(product.shape.element_type, tuple(product.shape.dims[dim] for dim in kept))
-        zero = rw.constant(0, product.shape.element_type)
-        assert i.parent is not None, "the instruction is in a computation"
-        assert i.parent.module is not None, "the computation is in a module"
-        adder = i.parent.module.add_computation(scalar_adder(product.shape.element_type))
-        product = rw.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(sorted(summed)))
-    goes_to = {labels.input.first_dim: labels.output.first_dim, labels.input.second_dim: labels.output.second_dim}
-    goes_to |= dict(zip(labels.input.spatial_dims, labels.output.spatial_dims, strict=True))
-    order = sorted(range(len(kept)), key=lambda number: goes_to[kept[number]])
-    return rw.reshape(rw.transpose(product, order), i.shape.dims)
+def _sum_of_products(rw: Rewriter, i: HloInstruction, places: list[int], taps: list[int], summed: list[int]) -> HloInstruction:
+    """Multiply the operands of a convolution, whose dimensions are in these orders in the result, and sum over `summed`."""
+    source, weights = (rw.convert(operand, i.shape.element_type) for operand in i.operands)
+    source, weights = rw.transpose_view(source, places), rw.transpose_view(weights, taps)
+    sizes = source.shape.dims
+    kept = [dim for dim, size in enumerate(weights.shape.dims) if size == sizes[dim]]
+    small = rw.add("reshape", Shape.array(i.shape.element_type, tuple(sizes[dim] for dim in kept)), [weights])
+    product = rw.mul(source, rw.add("broadcast", source.shape, [small], dimensions=tuple(kept)))
+    if not summed:
+        return product
+    zero = rw.convert(rw.constant(0, "s32"), i.shape.element_type)
+    assert i.parent is not None, "the instruction is in a computation"
+    assert i.parent.module is not None, "the computation is in a module"
+    adder = i.parent.module.add_computation(scalar_adder(i.shape.element_type))
+    rest = [dim for dim in range(len(sizes)) if dim not in summed]
+    layout = tuple(rest.index(dim) for dim in product.shape.minor_to_major if dim in rest)
+    shape = Shape.array(i.shape.element_type, tuple(sizes[dim] for dim in rest), layout)
+    total = rw.add("reduce", shape, [product, zero], {"to_apply": [adder]}, dimensions=tuple(summed))
+    return rw.add("reshape", i.shape, [total])
 
 
 def biases_of_convolution(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -88,13 +88,15 @@ def dot_without_depth(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def transpose_of_dot(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if the dot has no other users; batch dimensions stay first."""
+    """transpose(dot(A, B)), dimensions={1,0} => dot(B, A), if the dot has no other users; batch dimensions are and stay first."""
     dot = i.operands[0]
     if dot.opcode != "dot" or len(dot.users) > 1:
         return None
     lhs, rhs = Dot.of(dot).sides
     count = len(lhs.batch)
     if [len(lhs.free), len(rhs.free)] != [1, 1] or i.dimensions != (*range(count), count + 1, count):
+        return None
+    if not lhs.batch == rhs.batch == tuple(range(count)):
         return None
     dims = {
         "lhs_batch_dims": rhs.batch,

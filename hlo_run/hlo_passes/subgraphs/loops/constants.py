@@ -8,6 +8,7 @@ from hlo_run.analysis.loop_state import LoopState, loop_state
 from hlo_run.hlo.edit import clone_with_fusions, copy_instruction, remove_uncalled, remove_unused
 from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.walks import walk
 
 
 class ConstantSinking(Struct, frozen=True):
@@ -21,16 +22,10 @@ class ConstantSinking(Struct, frozen=True):
         if not module.instructions_of("while"):
             return
         version = module.version
-        waiting, seen = [module.entry], set[HloComputation]()
-        while waiting:
-            computation = waiting.pop()
-            if computation in seen:
-                continue
-            seen.add(computation)
+        for computation in walk([module.entry], _callees):
             for instruction in computation.instructions:
                 if instruction.opcode == "while":
                     self._sink_into(module, instruction)
-                waiting += instruction.called_computations
         if module.version != version:
             remove_uncalled(module)
 
@@ -121,3 +116,7 @@ def _copy(computation: HloComputation, value: HloInstruction) -> HloInstruction:
     # XLA adds a dot and the suffix `.sunk`.
     name = clone_name(value.name, "..sunk") if value.opcode == "constant" else value.name
     return computation.add(copy_instruction(value, operands, name=name))
+
+
+def _callees(computation: HloComputation) -> list[HloComputation]:
+    return [called for instruction in computation.instructions for called in instruction.called_computations]

@@ -20,7 +20,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.records import replace
 from hlo_run.sharding.partitioning.rings import Ring
 from hlo_run.sharding.partitioning.state import Builder
-from hlo_run.walks import reaches
+from hlo_run.walks import reaches, walk
 
 _SMALL: tuple[Opcode, ...] = ("broadcast", "constant", "iota")
 _RESULT = 2
@@ -45,18 +45,12 @@ def _small_inputs(value: HloInstruction) -> tuple[list[HloInstruction], list[Hlo
     """Return the instructions that make a value, users first, and what they read; None if others than small ones are needed."""
     found: dict[HloInstruction, None] = {}
     read: dict[HloInstruction, None] = {}
-    waiting = [value]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction in found:
-            continue
+    for instruction in walk([value], lambda i: () if i.opcode in _SMALL else i.operands):
         if instruction.opcode not in _SMALL and not _is_plain(instruction):
             return None
         found[instruction] = None
         if instruction.opcode in _SMALL:
             read.update(dict.fromkeys(instruction.operands))
-        else:
-            waiting += instruction.operands
     return list(found), list(read)
 
 

@@ -1,0 +1,111 @@
+"""Chooses how the operands of a kernel alone are drawn: once, or by turns where a few numbers decide what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import Opcode, opcode_set
+from hlo_run.records import replace
+from hlo_run.reference.arguments.fake_arguments import Draw
+from hlo_run.reference.values import widen
+
+
+class OwnDraw(Struct, frozen=True):
+    """A distribution, and whether the kernel keeps the integers of the run. `is_enough`: one that shows something is enough."""
+
+    draw: Draw
+    keeps_integers: bool = False
+    is_enough: bool = True
+
+
+# The second and third are for a kernel that shows nothing: integers may be out of every range, and logarithms of negative
+# numbers are NaN.
+_DRAWS = (
+    OwnDraw(Draw(floats=(-2.0, 3.0), integers=(-4, 8), unusual=True)),
+    OwnDraw(Draw(floats=(-1.0, 2.0), integers=(-4, 8), unusual=True), keeps_integers=True),
+    OwnDraw(Draw(floats=(0.5, 2.0), integers=(0, 3), unusual=True)),
+)
+# A maximum that keeps exponentials from overflowing cancels in the result, unless they would overflow without it.
+_OVERFLOWING = OwnDraw(Draw(floats=(-300.0, 300.0), integers=(-4, 8)), is_enough=False)
+# Exponentials of numbers of all sizes are near overflow now and then.
+_LARGE = OwnDraw(Draw(floats=(-100.0, 100.0), integers=(-4, 8), unusual=True), is_enough=False)
+# Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
+_TURNS = ((4, 4), (16, 2))
+_CHEAP_ELEMENTS = 1 << 18
+# Numbers below this constant matter where it is added, or compared with. They are smaller by so many powers of two.
+_LITTLE, _MUCH_SMALLER = 2.0**-10, 36
+_ADDS: frozenset[Opcode] = frozenset(("add", "subtract", "maximum", "compare"))
+_AT_AN_INDEX: frozenset[Opcode] = opcode_set("gather scatter dynamic-slice dynamic-update-slice")
+_EXPONENTIALS: frozenset[Opcode] = frozenset(("exponential", "exponential-minus-one", "logistic"))
+_CALLS: frozenset[Opcode] = frozenset(("fusion", "call", "while", "conditional"))
+_MOVES: frozenset[Opcode] = frozenset(("broadcast", "bitcast", "reshape", "copy"))
+
+
+def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
+    """Return how the operands of an isolated kernel are drawn, in order, until one that is enough shows something.
+
+    A kernel of some cost is judged on one draw that shows something.
+    """
+    usual = _DRAWS[0].draw
+    draws = [_OVERFLOWING] if _subtracts_maximum(module) else []
+    smaller = _MUCH_SMALLER if _adds_little(module) else usual.smaller
+    if cost_elements > _CHEAP_ELEMENTS:
+        return (*draws, OwnDraw(replace(usual, smaller=smaller)), *_DRAWS[1:])
+    if any(i.opcode in _EXPONENTIALS for i in module.instructions):
+        draws.append(_LARGE)
+    turns = max(_turns(module), 1 if smaller == usual.smaller else 2)
+    draws += [
+        OwnDraw(replace(usual, turn=t, smaller=smaller if t == 1 else usual.smaller), is_enough=False) for t in range(1, turns)
+    ]
+    return (*draws, *_DRAWS)
+
+
+def _subtracts_maximum(module: HloModule) -> bool:
+    """True if a module finds the maxima of rows, and exponentials."""
+    opcodes = {(i.opcode, i.to_apply.root.opcode if i.opcode == "reduce" else "") for i in module.instructions}
+    return {("reduce", "maximum"), ("exponential", "")} <= opcodes
+
+
+def _turns(module: HloModule) -> int:
+    """Return on how many draws a kernel is judged."""
+    # A comparator or a reducer decides for each element.
+    whole = [c for c in module.computations if c is module.entry or any(caller.opcode in _CALLS for caller in c.callers)]
+    counts = [_deciding(i) for computation in whole for i in _varying(computation)]
+    fewest = min((count for count in counts if count), default=_TURNS[-1][0] + 1)
+    return next((turns for most, turns in _TURNS if fewest <= most), 1)
+
+
+def _varying(computation: HloComputation) -> Iterator[HloInstruction]:
+    """Yield the instructions that depend on a parameter."""
+    found: set[HloInstruction] = set()
+    for instruction in computation.post_order():
+        if instruction.opcode == "parameter" or not found.isdisjoint(instruction.operands):
+            found.add(instruction)
+            yield instruction
+
+
+def _deciding(instruction: HloInstruction) -> int:
+    """Return how many truth values an instruction makes, or how many indices it reads; 0 for another instruction."""
+    if instruction.opcode in _AT_AN_INDEX:
+        return 1 if instruction.opcode.startswith("dynamic") else instruction.operands[1].shape.element_count
+    is_truth = instruction.shape.is_array and instruction.shape.dtype.kind == "pred"
+    return instruction.shape.element_count if is_truth else 0
+
+
+def _adds_little(module: HloModule) -> bool:
+    """True if a kernel adds a small constant, or compares with one, which matters for small numbers alone."""
+    return any(i.opcode == "constant" and _is_little(i) and _is_added(i) for i in module.instructions)
+
+
+def _is_little(constant: HloInstruction) -> bool:
+    shape = constant.shape
+    if not shape.is_array or not shape.dtype.is_float or shape.element_count != 1:
+        return False
+    return 0 < abs(float(widen(constant.constant_array, shape.dtype).reshape(()))) < _LITTLE
+
+
+def _is_added(instruction: HloInstruction) -> bool:
+    return any(user.opcode in _ADDS or (user.opcode in _MOVES and _is_added(user)) for user in instruction.users)

@@ -1,0 +1,110 @@
+"""How operands of a kernel alone are drawn: by turns where few numbers decide, small or large where constants ask for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hlo_run
+from hlo_run.kernel_checks.draws import own_draws
+from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
+
+FEW = """HloModule m
+ENTRY e {
+  x = f32[5] parameter(0)
+  p = pred[] parameter(1)
+  y = f32[] parameter(2)
+  i = s32[] parameter(3)
+  zero = s32[] constant(0)
+  is_low = pred[] compare(i, zero), direction=LT
+  five = s32[] constant(5)
+  up = s32[] add(i, five)
+  at = s32[] select(is_low, up, i)
+  old = f32[1] dynamic-slice(x, at), dynamic_slice_sizes={1}
+  flat = f32[] bitcast(old)
+  new = f32[] select(p, y, flat)
+  row = f32[1] bitcast(new)
+  ROOT u = f32[5] dynamic-update-slice(x, row, at)
+}
+"""
+
+ELEMENTS = """HloModule m
+ENTRY e {
+  x = f32[SIZE] parameter(0)
+  y = f32[SIZE] parameter(1)
+  is_less = pred[SIZE] compare(x, y), direction=LT
+  ROOT s = f32[SIZE] select(is_less, x, y)
+}
+"""
+
+SUM = """HloModule m
+ENTRY e {
+  x = f32[8] parameter(0)
+  n = f32[] parameter(1)
+  little = f32[] constant(LITTLE)
+  m = f32[] add(n, little)
+  ms = f32[8] broadcast(m), dimensions={}
+  ROOT q = f32[8] divide(x, ms)
+}
+"""
+
+EXPONENTIAL = "HloModule m\nENTRY e {\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] exponential(x)\n}\n"
+
+
+def _before_usual(text: str, cost_elements: int = 100) -> list[Draw]:
+    """Return the draws of a kernel before those of every kernel."""
+    return [own.draw for own in own_draws(hlo_run.parse(text), cost_elements) if not own.is_enough]
+
+
+@pytest.mark.parametrize(
+    ("text", "turns"),
+    [(FEW, 3), (ELEMENTS.replace("SIZE", "4"), 3), (ELEMENTS.replace("SIZE", "11"), 1), (ELEMENTS.replace("SIZE", "64"), 0)],
+    ids=["scalars", "4", "11", "64"],
+)
+def test_a_kernel_is_judged_on_more_draws_where_few_numbers_decide(text: str, turns: int) -> None:
+    assert [draw.turn for draw in _before_usual(text)] == [*range(1, turns + 1)]
+
+
+def test_truth_values_and_indices_that_are_alone_take_turns() -> None:
+    module = hlo_run.parse(FEW)
+    drawn = [make_fake_arguments(module, 7, draw=draw) for draw in _before_usual(FEW)]
+    assert [bool(values[1]) for values in drawn] == [False, True, True]
+    indices = [int(np.asarray(values[3])) for values in drawn]
+    assert any(index < 0 for index in indices), "one from the end"
+    assert indices[-1] == 4, "the last element, where the truth value is true"
+
+
+def test_a_comparator_decides_for_each_element() -> None:
+    text = """HloModule m
+less {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT c = pred[] compare(a, b), direction=LT
+}
+ENTRY e {
+  x = f32[64] parameter(0)
+  ROOT s = f32[64] sort(x), dimensions={0}, to_apply=less
+}
+"""
+    assert not _before_usual(text)
+
+
+def test_numbers_are_as_small_as_a_constant_that_is_added() -> None:
+    (draw,) = _before_usual(SUM.replace("LITTLE", "1e-7"))
+    module = hlo_run.parse(SUM.replace("LITTLE", "1e-7"))
+    numbers = [abs(float(np.asarray(make_fake_arguments(module, seed, draw=draw)[1]))) for seed in range(20)]
+    assert min(numbers) < 1e-7
+    assert max(numbers) > 0.1
+    assert not _before_usual(SUM.replace("LITTLE", "0.5"))
+
+
+def test_exponentials_are_near_overflow() -> None:
+    (draw,) = _before_usual(EXPONENTIAL)
+    assert draw.floats == (-100.0, 100.0)
+
+
+def test_an_expensive_kernel_is_judged_on_one_draw() -> None:
+    assert not _before_usual(FEW, 1 << 20)
+    first = own_draws(hlo_run.parse(SUM.replace("LITTLE", "1e-7")), 1 << 20)[0]
+    assert first.is_enough
+    assert first.draw.smaller > 10
