@@ -32,6 +32,7 @@ from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.table import BACKEND_PIPELINE
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 
+_PLAIN_ELEMENTS = "--xla_dump_compact_gte=false"
 _UNSCHEDULED = "*.pre-scheduling-passes.after_pipeline-start.*.txt"
 _SCHEDULED = "*.scheduled-gpu-module.after_pipeline-start.*.txt"
 _OPTIMIZED = "*gpu_after_optimizations.txt"
@@ -49,7 +50,7 @@ def xla_dumps(file: Path, folder: Path) -> Path | None:
     dumps = folder / file.stem
     if not dumps.exists():
         dumps.mkdir(parents=True)
-        flags = [*EMITTERS_ONLY, "--xla_dump_hlo_as_text", "--xla_dump_hlo_pass_re=.*"]
+        flags = [*EMITTERS_ONLY, "--xla_dump_hlo_as_text", "--xla_dump_hlo_pass_re=.*", _PLAIN_ELEMENTS]
         try:
             write_dumps(file.read_text(), file.name, to_text_proto(preset(DEFAULT_TARGET)), flags, None, dumps, 300)
         except HloRunError as error:
@@ -97,7 +98,7 @@ def our_texts(file: Path) -> tuple[str, str]:
     for stage in ("hlo", "thunks"):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-            code = run([str(file), f"--stage={stage}", "--cache=off", "--compile_processes=1"])
+            code = run([str(file), f"--stage={stage}", "--cache=off", "--compile_processes=1", _PLAIN_ELEMENTS])
         texts.append("" if code else out.getvalue())
     return texts[0], texts[1]
 

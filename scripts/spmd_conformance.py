@@ -50,6 +50,8 @@ from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Value
 from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 
+# All constants, and elements of tuples as instructions.
+_PLAIN_TEXT = ("--xla_dump_large_constants", "--xla_dump_compact_gte=false")
 # By stage: our `--stage`, and XLA's dump.
 _STAGES = {
     "partitioned": ("after_spmd_partitioner", "*.after_spmd_partitioner.txt"),
@@ -72,7 +74,7 @@ def annotate(module: HloModule, name: str, seed: int, mesh: DeviceMesh | None, i
 def write_texts_of_xla(text: str, file: Path) -> None:
     """Write XLA:GPU's module after each stage beside a file, or empty files if XLA does not compile it."""
     with tempfile.TemporaryDirectory() as folder:
-        flags = [*EMITTERS_ONLY, "--xla_dump_hlo_as_text", "--xla_dump_large_constants", "--xla_dump_hlo_pass_re=.*"]
+        flags = [*EMITTERS_ONLY, *_PLAIN_TEXT, "--xla_dump_hlo_as_text", "--xla_dump_hlo_pass_re=.*"]
         with contextlib.suppress(HloRunError):  # the first dumps are there even if a later step fails
             write_dumps(text, file.name, to_text_proto(preset(DEFAULT_TARGET)), flags, None, Path(folder), limit_seconds=200)
         for stage, (_, pattern) in _STAGES.items():
@@ -89,7 +91,7 @@ def our_text(file: Path, stage: str = "partitioned") -> str:
     """Return our module after a stage, or "" after an error."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        code = run([str(file), f"--stage={_STAGES[stage][0]}", "--cache=off", "--xla_dump_large_constants"])
+        code = run([str(file), f"--stage={_STAGES[stage][0]}", "--cache=off", *_PLAIN_TEXT])
     return "" if code else out.getvalue()
 
 

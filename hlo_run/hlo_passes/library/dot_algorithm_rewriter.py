@@ -91,11 +91,11 @@ def _in_parts(dot: HloInstruction, plan: _Plan) -> HloInstruction:
 
 def _split(value: HloInstruction, plan: _Plan) -> list[HloInstruction]:
     """Return the parts of a value, the leading bits first, in the type of the products."""
-    editor = Editor(value)
+    editor, plain = Editor(value), Editor(value, derives=False)
     parts: list[HloInstruction] = []
     for _ in range(plan.parts - 1):
         bits = editor.add("bitcast-convert", value.shape.with_element_type("u32"), [value])
-        mask = editor.add("broadcast", bits.shape, [editor.constant(_MASKS[plan.part_type], "u32")], dimensions=())
+        mask = editor.add("broadcast", bits.shape, [plain.constant(_MASKS[plan.part_type], "u32")], dimensions=())
         parts.append(editor.add("bitcast-convert", value.shape, [editor.binary("and", bits, mask)]))
         value = editor.binary("subtract", value, parts[-1])
     return [editor.convert(part, "bf16") if plan.part_type == "bf16" else part for part in (*parts, value)]

@@ -44,7 +44,9 @@ def _grouped(reduce: HloInstruction) -> HloInstruction:
     # Each dimension that stays is a group of its own: its key is its number.
     runs = [list(run) for _, run in groupby(range(len(dims)), key=lambda d: -1 if d in reduced else d)]
     sizes = tuple(math.prod(dims[d] for d in run) for run in runs)
-    views = [Editor(value).bitcast(value, Shape.array(value.shape.element_type, sizes)) for value in inputs]
+    shapes = [Shape.array(value.shape.element_type, sizes) for value in inputs]
+    editors = [Editor(value, keeps_frontend_attributes=False) for value in inputs]
+    views = [maker.bitcast(value, shape) for maker, value, shape in zip(editors, inputs, shapes, strict=True)]
     dimensions = [number for number, run in enumerate(runs) if run[0] in reduced]
-    shapes = [shape for _, shape in reduce.shape.leaves()]
-    return editor.joined(editor.reduce_again(reduce, views, dimensions, shapes), reduce)
+    results = [shape for _, shape in reduce.shape.leaves()]
+    return editor.joined(editor.reduce_again(reduce, views, dimensions, results), reduce)

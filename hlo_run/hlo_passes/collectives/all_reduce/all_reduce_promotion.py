@@ -34,7 +34,7 @@ class AllReducePromotion(Struct, frozen=True):
             if reduce.to_apply.root.operands != tuple(reduce.to_apply.parameters) and not kind_of_reducer(reduce.to_apply):
                 continue
             narrow = reduce.shape.element_type
-            editor, wide = Editor(reduce), _WIDE[narrow]
+            editor, wide = Editor(reduce, keeps_frontend_attributes=False), _WIDE[narrow]
             operands = [editor.convert(operand, wide) for operand in reduce.operands]
             made = copy_instruction(reduce, operands, reduce.shape.with_element_type(wide))
             made.called = {"to_apply": (reducer_of_type(reduce.to_apply, wide, "_promoted"),)}
