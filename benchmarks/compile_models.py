@@ -1,12 +1,15 @@
 """Time compiling whole modules, HLO text to PTX, against real XLA:GPU: cold, by stage and row, and from the cache.
 
     python3 scripts/venv.py python benchmarks/compile_models.py FOLDER|FILE... [--xla "PYTHON COMPILE_GPU.py"] [--match RE]
-        [--rounds N] [--with-triton] [--rows]
+        [--rounds N] [--with-triton] [--rows | --whole]
 
 Every compilation is a process of its own, in turns with XLA's. The figures are the least processor time of all rounds, as other
 programs do not affect it; the time of ptxas is in brackets. Start-up (imports, the plugin) does not count on either side. Our
 side compiles kernels in one process, so its processor time is complete. The second run finds its executable in the cache. XLA
 compiles with native emitters unless `--with-triton`. `--rows` adds a table of all rows, summed over the modules.
+
+`--whole` measures whole processes instead, with their imports, and separates columns by tabs. Ours has no kernels in its cache,
+but the part of libdevice that kernels use. ptxas does not count.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,9 +54,33 @@ proto = parse_to_proto(text)
 if is_fused(Module(proto)):
     proto = expand_fusions(proto, keep_entry_layout=True)
 plugin.compile(topology, proto, xc.CompileOptions().SerializeAsString())
-own, child = used(resource.RUSAGE_SELF) - own, used(resource.RUSAGE_CHILDREN) - child
-print(json.dumps({"own": own, "ptxas": child, "wall": time.perf_counter() - begin}), flush=True)
+start, own, child = own, used(resource.RUSAGE_SELF) - own, used(resource.RUSAGE_CHILDREN) - child
+print(json.dumps({"own": own, "ptxas": child, "wall": time.perf_counter() - begin, "start": start}), flush=True)
 os._exit(0)
+"""
+
+# Ours in its own process, which imports nothing else; with the file and the folder of the cache.
+_OUR_WORKER = """
+import resource, sys
+from hlo_run.garbage_collection import collect_seldom
+collect_seldom()
+from hlo_run.cache import choose_cache
+from hlo_run.hlo.text.parser import parse_module
+from hlo_run.hlo.wrap import wrap_bare_module
+from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pipeline.compile import compile_module
+from hlo_run.target import preset
+def used():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+file, folder = sys.argv[1:]
+choose_cache(folder)
+start = used()
+with open(file, encoding="utf-8") as text:
+    module = wrap_bare_module(parse_module(text.read(), file))
+compile_module(PassContext(preset("h100"), Options(compile_processes=1)), module)
+print('{"own": %.4f, "start": %.4f}' % (used() - start, start))
 """
 
 
@@ -82,8 +110,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--with-triton", action="store_true")
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--whole", action="store_true", help="measure whole processes with their imports; needs --xla")
     options = parser.parse_args()
     flags = _XLA_FLAGS if options.with_triton else f"{_XLA_FLAGS} {_NO_TRITON}"
+    if options.whole:
+        return _print_whole(_files(options.paths, options.match), options.xla, flags, options.rounds)
     times: list[Times] = []
     failed = 0
     for path in _files(options.paths, options.match):
@@ -120,6 +151,37 @@ def measure(path: Path, xla: str, flags: str, rounds: int) -> Times:
     xla_own, xla_ptxas = (min((run[key] for run in theirs), default=float("nan")) for key in ("own", "ptxas"))
     ptxas = min(run["ptxas"] for run in cold)
     return Times(path.stem, best["own"], ptxas, best["stages"], best["rows"], min(second), xla_own, xla_ptxas)
+
+
+def _print_whole(files: list[Path], xla: str, flags: str, rounds: int) -> int:
+    """Print the processor seconds of whole processes, ours beside XLA's. Return the exit code, 1 if a module does not compile."""
+    print("module\tours\timports of ours\tXLA\tstart of XLA\tratio")
+    sums = [0.0, 0.0]
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for path in files:
+            ours: list[dict[str, float]] = []
+            theirs: list[dict[str, float]] = []
+            try:
+                for _ in range(rounds):
+                    theirs.append(_theirs(xla, path, flags))
+                    shutil.rmtree(Path(folder, "kernels"), ignore_errors=True)
+                    ours.append(_child([sys.executable, "-c", _OUR_WORKER, str(path), folder], dict(os.environ)))
+            except subprocess.CalledProcessError as error:
+                failed += 1
+                print(f"{path.stem}: {error.stderr.strip().splitlines()[-1:]}", file=sys.stderr, flush=True)
+                continue
+            own, other = (min(runs, key=_whole) for runs in (ours, theirs))
+            sums = [sums[0] + _whole(own), sums[1] + _whole(other)]
+            ratio = _whole(own) / _whole(other)
+            row = f"{_whole(own):.2f}\t{own['start']:.2f}\t{_whole(other):.2f}\t{other['start']:.2f}\t{ratio:.2f}"
+            print(f"{path.stem}\t{row}", flush=True)
+    print(f"sum\t{sums[0]:.2f}\t\t{sums[1]:.2f}\t\t{sums[0] / max(sums[1], 1e-9):.2f}")
+    return int(failed > 0)
+
+
+def _whole(run: dict[str, float]) -> float:
+    return run["own"] + run["start"]
 
 
 def _ours(what: str, path: Path, cache: str) -> dict[str, Any]:

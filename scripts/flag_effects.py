@@ -14,8 +14,8 @@ flags at once. If no module changes, none of the ten counts as one that changes 
 flag. It needs `--cache`.
 
 With `--ours`, hlo-run compiles the modules that changed, with the flag and without it. A flag is followed if our optimised
-modules change where XLA's do and become as equal to XLA's as they were before. The cache keeps what XLA made, by flag and value.
-`--record` writes the modules of which XLA makes something else, a line per flag and value. `tests/data/flag_effects.tsv` has
+modules change where XLA's do and become as equal to XLA's as they were before. The cache keeps what XLA made, by flag, value and
+GPU. `--record` writes the modules of which XLA makes something else, a line per flag and value. `tests/data/flag_effects.tsv` has
 those with Triton, and a test holds the column `changes` of the table to them. Needs `hlo-run[xla-gpu]`.
 """
 
@@ -252,7 +252,8 @@ class Trials:
     def _file(self, name: str, value: str) -> Path | None:
         if self._cache is None:
             return None
-        key = repr((name, value, self._base, [module.read_text(encoding="utf-8") for module in self._modules]))
+        texts = [module.read_text(encoding="utf-8") for module in self._modules]
+        key = repr((name, value, self._base, texts, to_text_proto(preset(DEFAULT_TARGET))))
         return self._cache / f"{name or 'default'}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 

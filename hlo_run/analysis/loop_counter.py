@@ -10,6 +10,7 @@ from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import COLLECTIVE
+from hlo_run.walks import walk
 
 _MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 # The search for a counter looks through these if they move one element.
@@ -132,23 +133,23 @@ def _elements_read(computation: HloComputation, values: Iterable[HloInstruction]
     """Return the elements of the state that scalars are functions of; None if they depend on something else, or on nothing."""
     (state,) = computation.parameters
     found: set[int] = set()
-    waiting, met = list(values), set[HloInstruction]()
-    while waiting:
-        value = waiting.pop()
-        if value in met:
-            continue
-        met.add(value)
+    for value in walk(values, _sources):
         if not value.shape.is_array or value.shape.dims or value.opcode in _OPAQUE:
             return None
-        if value.opcode != "get-tuple-element":
-            waiting += value.operands
-        elif (whole := value.operands[0]) is state:
+        whole = value.operands[0] if value.opcode == "get-tuple-element" else None
+        if whole is state:
             found.add(value.tuple_index)
-        elif whole.opcode == "tuple":
-            waiting += whole.operands
-        else:
+        elif whole is not None and whole.opcode != "tuple":
             return None
     return found or None
+
+
+def _sources(value: HloInstruction) -> tuple[HloInstruction, ...]:
+    """Return what a scalar is computed from; it looks through the elements of tuples."""
+    if value.opcode != "get-tuple-element":
+        return value.operands
+    whole = value.operands[0]
+    return whole.operands if whole.opcode == "tuple" else ()
 
 
 def _constant_if_unchanged(loop: HloInstruction, search: _Search, value: _Linear | None) -> _Linear | None:

@@ -17,6 +17,7 @@ from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS, SIDE_EFFECT
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 from hlo_run.hlo.values.sharding import SingleSharding, TupleSharding
+from hlo_run.hlo.views.collectives import Collective
 
 Groups = Sequence[Sequence[int]]
 
@@ -207,9 +208,9 @@ class Replication:
 
     def _collected(self, instruction: HloInstruction) -> Sameness:
         """Devices of one group have the same result."""
-        groups = instruction.replica_groups.groups()
-        has_channel = instruction.channel_id is not None
-        if has_channel and instruction.use_global_device_ids:
+        collective = Collective.of(instruction)
+        groups, has_channel = collective.groups, collective.has_channel
+        if collective.mode == "flattened_id":
             return self._collected_globally(groups)
         if (has_channel and self._across_partitions) or len(groups) < 2:
             return SAME

@@ -22,6 +22,10 @@ class RunWatch(Protocol):
         """Return the number of the first iteration of a loop, from `iteration` on, that is watched; it may never come."""
         ...
 
+    def loop_ended(self, loop: WhileThunk, count: int) -> None:
+        """Take note that a loop without a known number of iterations has ended after `count` of them."""
+        ...
+
     def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
         """Take note that a thunk runs next, in these iterations of the loops around it, innermost last.
 

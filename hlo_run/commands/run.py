@@ -153,6 +153,7 @@ def _run_compiled(
             lambda: backend.profile.last_run_seconds() if backend.profile is not None else 0.0,
             checked,
             meter,
+            backend.watch_next_run,
         )
         with opened_reference(options, module, backend.name, reference, grid, choose_target(options)) as reference_run:
             _note_equal_kernels(task)

@@ -56,7 +56,7 @@ class Runner(Struct, frozen=True):
     `run` maps (arguments, the module's seed, values for infeeds) to the result. `outfeed` returns the values that each
     device's outfeeds sent in the last run, `seconds` its time in thunks if the platform measures it. `checked` lets the next run
     judge every kernel alone; None if it cannot or shall not. `meter` measures which kernels a comparison sees; None if the
-    platform has none, or more than one device.
+    platform has none, or more than one device. `watch` lets the next run be watched by checks once more.
     """
 
     platform: str
@@ -66,6 +66,7 @@ class Runner(Struct, frozen=True):
     seconds: Callable[[], float] = float
     checked: Callable[[], KernelChecks | None] | None = None
     meter: KernelMeter | None = None
+    watch: Callable[[KernelChecks], None] | None = None
 
 
 # Maps (arguments, the module's seed, values for infeeds) to the expected result.
@@ -176,6 +177,9 @@ class Execution:
         checks = runner.checked() if is_checked and runner.checked is not None else None
         actual = self._repeated(runner, arguments, seed, feeds, checks)
         if checks is not None:
+            if runner.watch is not None and checks.begin_last():
+                runner.watch(checks)
+                runner.run(arguments, seed, feeds)
             checks.finish()
         done.kernels = list(checks.outcomes.values()) if checks is not None else []
         if runner.meter is not None:

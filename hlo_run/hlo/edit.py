@@ -330,7 +330,7 @@ def has_side_effect(instruction: HloInstruction) -> bool:
     # is pinned is one for others to rely on.
     module = instruction.parent.module if instruction.parent is not None else None
     is_partitioned = module is not None and module.num_partitions != 1
-    return ("channel_id" in instruction.attrs and not is_partitioned) or bool(instruction.attrs.get("constrain_layout", False))
+    return ("channel_id" in instruction.attrs and not is_partitioned) or instruction.constrains_layout
 
 
 def scalar_reducer(

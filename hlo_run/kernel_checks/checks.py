@@ -19,6 +19,7 @@ from hlo_run.backends.literals import Literal
 from hlo_run.backends.run_watch import Read
 from hlo_run.backends.transfer import literal_of
 from hlo_run.errors import DeviceError, Unsupported
+from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.shape import Shape
@@ -97,6 +98,8 @@ class KernelChecks:
         self._fewer: dict[Unit, HloModule] = {}  # of units of which a sample of elements is judged
         self._random = random.Random(verdicts.seed)
         self._iterations: dict[int, tuple[int, ...]] = {}  # by the loop's thunk
+        self._counts: dict[int, int] = {}  # of loops without a known number of iterations, by the loop's thunk
+        self._is_last = False
         if not checks_all:
             self._leave_large(units)
         self._choose_aside(units)
@@ -140,6 +143,30 @@ class KernelChecks:
             self._iterations[id(loop)] = _chosen_iterations(loop.trip_count, self._random)
         return self._iterations[id(loop)]
 
+    def loop_ended(self, loop: WhileThunk, count: int) -> None:
+        """Take note of the number of iterations, so that the next run can judge the last one."""
+        self._counts[id(loop)] = count
+
+    def begin_last(self) -> bool:
+        """Watch the last iterations of loops, whose number is known now, in the next run. False if that would show no more."""
+        module = self._walk.module
+        loops = {id(loop): loop for unit in self.outcomes if self._may_judge_last(unit) for loop in unit.loops}
+        last = {number: self._counts[number] - 1 for number in loops if number in self._counts}
+        self._is_last = any(number > 0 and number not in self._iterations.get(key, ()) for key, number in last.items())
+        if not self._is_last or self._all or any(map(has_side_effect, module.instructions)):
+            return False
+        self._iterations = {
+            key: (last[key] if loop.trip_count is None else loop.trip_count - 1,)
+            for key, loop in loops.items()
+            if key in last or loop.trip_count is not None
+        }
+        return True
+
+    def _may_judge_last(self, unit: Unit) -> bool:
+        outcome = self.outcomes[unit]
+        is_judged = self._equal[unit] is unit and outcome.unchecked != LARGE and not outcome.differs
+        return is_judged and any(loop.trip_count is None for loop in unit.loops)
+
     def _executions(self, unit: Unit) -> int:
         """Return how many executions of a unit are judged at most."""
         return math.prod(len(self._chosen(loop)) for loop in unit.loops)
@@ -147,7 +174,7 @@ class KernelChecks:
     def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
         """Take the operands of the unit that begins with `thunk`, if it is judged. Return where its results will be."""
         unit = self._begins.get(id(thunk))
-        if unit is None:
+        if unit is None or (self._is_last and not self._may_judge_last(unit)):
             return ()
         begin = time.perf_counter()
         if self.outcomes[unit].unchecked == LARGE:
@@ -192,7 +219,8 @@ class KernelChecks:
         """Keep what a unit wrote, if the last execution will be kept too."""
         outcome = self.outcomes[unit]
         size = 0 if outcome.result else sum(leaf.size_bytes for _, leaf in unit.leaves)
-        if size <= self._bytes_to_keep and all(loop.trip_count is not None for loop in unit.loops):
+        is_last = self._is_last or all(loop.trip_count is not None for loop in unit.loops)
+        if is_last and size <= self._bytes_to_keep:
             self._bytes_to_keep -= size
             results = (literal_of(spec_at(unit.result, path), lambda piece: read(piece).copy()) for path, _ in unit.leaves)
             outcome.result = tuple(results)

@@ -6,7 +6,8 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.braces import braces
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.ops.groups import PARTITIONS, check_groups, device_counts, group_mode, group_size
+from hlo_run.hlo.views.collectives import Collective
+from hlo_run.ops.groups import PARTITIONS, check_groups, device_counts, group_size
 from hlo_run.ops.rule import Rule, array_operands, brief, dynamic_dims, make_array, operand, refuse, tuple_or_one
 
 
@@ -165,10 +166,10 @@ def _permute_start(instruction: HloInstruction) -> Shape:
 
 
 def _check_pairs(instruction: HloInstruction) -> None:
-    pairs: tuple[tuple[int, ...], ...] = instruction.source_target_pairs
-    mode = group_mode(instruction)
+    permute = Collective.of(instruction)
+    pairs = permute.pairs
     replicas, partitions = device_counts(instruction)
-    limit = partitions if mode == PARTITIONS else replicas
+    limit = partitions if permute.mode == PARTITIONS else replicas
     allowed = _slice_count(instruction)
     for side, what in ((0, "source"), (1, "target")):
         numbers = [pair[side] for pair in pairs]

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.traits import TAKES_GLOBAL_IDS
 from hlo_run.hlo.values.braces import braces
+from hlo_run.hlo.views.collectives import Collective, GroupMode
 from hlo_run.ops.rule import refuse
 
 # The kinds of numbers in replica groups (XLA's CollectiveOpGroupMode).
-REPLICAS = "cross_replica"
-PARTITIONS = "cross_partition"
-REPLICAS_AND_PARTITIONS = "cross_replica_and_partition"
-FLATTENED = "flattened_id"
+REPLICAS: GroupMode = "cross_replica"
+PARTITIONS: GroupMode = "cross_partition"
+REPLICAS_AND_PARTITIONS: GroupMode = "cross_replica_and_partition"
+FLATTENED: GroupMode = "flattened_id"
 
 
-def group_mode(instruction: HloInstruction) -> str:
+def group_mode(instruction: HloInstruction) -> GroupMode:
     """Return the kind of numbers in the replica groups (or source-target pairs)."""
-    has_channel = instruction.channel_id is not None
-    if instruction.opcode not in TAKES_GLOBAL_IDS:
-        return PARTITIONS if has_channel else REPLICAS
-    if instruction.use_global_device_ids:
-        if not has_channel:
-            raise refuse("use_global_device_ids=true needs a channel_id")
-        return FLATTENED
-    return REPLICAS_AND_PARTITIONS if has_channel else REPLICAS
+    return _mode(Collective.of(instruction))
+
+
+def _mode(collective: Collective) -> GroupMode:
+    if collective.mode is None:
+        raise refuse("use_global_device_ids=true needs a channel_id")
+    return collective.mode
 
 
 def device_counts(instruction: HloInstruction) -> tuple[int, int]:
@@ -32,14 +31,10 @@ def device_counts(instruction: HloInstruction) -> tuple[int, int]:
     return (module.replica_count, module.num_partitions) if module else (1, 1)
 
 
-def _lists(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
-    groups = instruction.replica_groups
-    return groups.groups()
-
-
 def group_size(instruction: HloInstruction) -> int:
     """Return the number of devices in a group; 1 may also mean that it is unknown."""
-    mode, groups = group_mode(instruction), _lists(instruction)
+    collective = Collective.of(instruction)
+    mode, groups = _mode(collective), collective.groups
     replicas, partitions = device_counts(instruction)
     if mode == FLATTENED or (mode == PARTITIONS and groups):
         return len(groups[0])
@@ -51,7 +46,8 @@ def group_size(instruction: HloInstruction) -> int:
 
 def check_groups(instruction: HloInstruction, of_one_size: bool = True) -> None:
     """Refuse groups that do not hold each of the module's devices once, or, with `of_one_size`, have different sizes."""
-    mode, groups = group_mode(instruction), _lists(instruction)
+    collective = Collective.of(instruction)
+    mode, groups = _mode(collective), collective.groups
     if not groups:
         if mode == FLATTENED:
             raise refuse("replica groups must be specified in flattened-id mode")

@@ -6,7 +6,9 @@ from hlo_run.artifact import ArraySpec, ArrayTree, CollectiveKind, CollectiveThu
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.opcodes.traits import ASYNC_START, OPERATION_OF, PERMUTE, REDUCING_COLLECTIVE, TAKES_GLOBAL_IDS
+from hlo_run.hlo.opcodes.traits import ASYNC_START, OPERATION_OF, REDUCING_COLLECTIVE
+from hlo_run.hlo.views import collectives
+from hlo_run.hlo.views.collectives import Collective
 from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext
 
 _KINDS: dict[Opcode, CollectiveKind] = {
@@ -17,6 +19,13 @@ _KINDS: dict[Opcode, CollectiveKind] = {
     "collective-broadcast": "kCollectiveBroadcast",
     "collective-permute": "kCollectivePermute",
     "ragged-all-to-all": "kRaggedAllToAll",
+}
+
+_MODES: dict[collectives.GroupMode, GroupMode] = {
+    "cross_replica": "kCrossReplica",
+    "cross_partition": "kCrossPartition",
+    "cross_replica_and_partition": "kCrossReplicaAndPartition",
+    "flattened_id": "kFlattenedID",
 }
 
 
@@ -50,16 +59,18 @@ def _thunk(
     # The reducer is one operation: general-reduction-decomposer has replaced the others.
     reduction = instruction.to_apply.root.opcode if opcode in REDUCING_COLLECTIVE else ""
     dims = instruction.ints("dimensions")
-    channel = instruction.channel_id
+    collective = Collective.of(instruction)
+    if collective.mode is None:
+        raise ParseError("use_global_device_ids needs a channel_id", instruction.where)
     return CollectiveThunk(
         name,
         kind,
         # Ops on one channel belong together even in different computations: two branches of a conditional may meet.
-        f"{opcode} on channel {channel}" if channel is not None else f"{opcode} %{instruction.name}",
+        f"{opcode} on channel {collective.channel}" if collective.has_channel else f"{opcode} %{instruction.name}",
         operands,
         results,
-        _mode(instruction),
-        _groups(instruction),
+        _MODES[collective.mode],
+        collective.pairs or collective.filled_groups,
         dims[0] if dims else -1,
         reduction,
         tuple(tuple(sizes) for sizes in instruction.in_place_slice_sizes),
@@ -70,24 +81,6 @@ def _arrays(tree: ArrayTree) -> tuple[ArraySpec, ...]:
     if isinstance(tree, ArraySpec):
         return (tree,)
     return tuple(array for part in tree for array in _arrays(part))
-
-
-def _mode(instruction: HloInstruction) -> GroupMode:
-    has_channel = instruction.channel_id is not None
-    is_global = instruction.use_global_device_ids
-    if is_global and not has_channel:
-        raise ParseError("use_global_device_ids needs a channel_id", instruction.where)
-    if not has_channel:
-        return "kCrossReplica"
-    if instruction.opcode not in TAKES_GLOBAL_IDS:
-        return "kCrossPartition"
-    return "kFlattenedID" if is_global else "kCrossReplicaAndPartition"
-
-
-def _groups(instruction: HloInstruction) -> tuple[tuple[int, ...], ...]:
-    if instruction.opcode in PERMUTE:
-        return tuple(tuple(pair) for pair in instruction.source_target_pairs)
-    return tuple(tuple(group) for group in instruction.replica_groups.groups() if group)
 
 
 OPCODES: dict[Opcode, EmitThunk] = dict.fromkeys(_KINDS, _collective)

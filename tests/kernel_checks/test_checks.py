@@ -288,6 +288,26 @@ def test_a_fault_in_a_kernel_that_updates_its_operand_in_a_loop(engine: str, con
     assert [name for name, outcome in wrong.items() if outcome.differs] == ["updated"]
 
 
+@pytest.mark.parametrize("engine", ["emulator", "jit"])
+def test_the_last_iteration_of_a_loop_is_judged_once_its_number_is_known(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_checks, "_EARLY", (1, 2, 3))
+    monkeypatch.setattr(kernel_checks, "_ASIDE_ELEMENTS", 0)
+    module = parse(LOOP)
+    executable = compile_module(PassContext(preset("h100"), CompileOptions()), module)
+    backend = HostBackend(engine=engine)
+    checks = KernelChecks(module, executable, Verdicts(ErrorSpec(1e-3, 1e-3), fixed_bounds=False), backend.run_aside)
+    arguments = [np.array(0, np.int32), np.ones((6, 8), np.float32), NUMBERS[:8].reshape(1, 8)]
+    backend.watch_next_run(checks)
+    backend.run(executable, arguments)
+    judged = {unit.name: outcome.runs for unit, outcome in checks.outcomes.items()}
+    assert checks.begin_last()
+    backend.watch_next_run(checks)
+    backend.run(executable, arguments)
+    again = {unit.name: outcome.runs for unit, outcome in checks.outcomes.items()}
+    assert again["updated"] == judged["updated"] + 1
+    assert not checks.begin_last(), "it is judged"
+
+
 def test_what_costs_too_much_is_left_out_and_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_checks, "_SAMPLE_ELEMENTS", 10_000)
     outcomes = judged(HIDDEN, [NUMBERS, NUMBERS, NUMBERS])

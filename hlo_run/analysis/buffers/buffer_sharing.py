@@ -23,6 +23,7 @@ from hlo_run.analysis.tiling.node_facts import is_real_reduction
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
+from hlo_run.hlo.views.slices import DynamicSlice
 
 _BYTE_BITS = 8
 # The number of operand c among a, b, c.
@@ -142,7 +143,8 @@ def _keeps_place(operand: HloInstruction, user: HloInstruction, update: HloInstr
         return operand.shape.is_array and operand.shape.dtype.bits == user.shape.dtype.bits
     if user.opcode == "dynamic-slice" and update.opcode == "dynamic-update-slice" and user.operands[0] is update.operands[0]:
         # It reads exactly the slice that is changed.
-        return user.shape == update.operands[1].shape and user.operands[1:] == update.operands[2:]
+        read, written = DynamicSlice.of(user), DynamicSlice.of(update)
+        return read.part.shape == written.part.shape and read.starts == written.starts
     if user is update and user.opcode == "dynamic-update-slice" and user.operands.count(operand) == 1:
         # The update is computed from the slice that it changes: see above.
         return operand in user.operands[:2]

@@ -13,6 +13,7 @@ from hlo_run.analysis.decision import Decision, no, yes
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import fusion_roots
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.views.slices import DynamicSlice
 
 
 def in_place_operands(fusion: HloInstruction) -> dict[int, int]:
@@ -79,7 +80,8 @@ def _only_forwarded(update: HloInstruction, root: HloInstruction) -> bool:
 
 def _reader_elsewhere(source: HloInstruction, update: HloInstruction) -> HloInstruction | None:
     """Return a user of `source` that may read elements that another thread changes."""
-    window = update.operands[1].shape
+    written = DynamicSlice.of(update)
+    window = written.part.shape
     queue, seen = [source], {source, update}
     for instruction in queue:
         for user in instruction.users:
@@ -87,9 +89,9 @@ def _reader_elsewhere(source: HloInstruction, update: HloInstruction) -> HloInst
                 continue
             same_slice = (
                 user.opcode == "dynamic-slice"
-                and user.operands[0] is update.operands[0]
+                and user.operands[0] is written.whole
                 and user.shape.dims == window.dims
-                and (window.element_count == 1 or list(user.operands[1:]) == list(update.operands[2:]))
+                and (window.element_count == 1 or DynamicSlice.of(user).starts == written.starts)
             )
             if not same_slice and user.opcode not in ("bitcast", "tuple") and not is_elementwise(user):
                 return user

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 from hlo_run.analysis.buffers.slice_copies import copied_value
-from hlo_run.analysis.fusion_owner import is_slice_copy
+from hlo_run.analysis.fusion_owner import is_collective_fusion, is_slice_copy
 from hlo_run.hlo.async_ops import MAIN_THREAD, async_start, execution_thread
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction
@@ -77,6 +77,14 @@ def copies_slice(instruction: HloInstruction) -> bool:
     start = async_start(instruction) if instruction.opcode in ("async-start", "async-done") else None
     inner = start.called_computations[0].root if start is not None else None
     return inner is not None and inner.opcode == "fusion" and (copied_value(inner) is not None or is_slice_copy(inner))
+
+
+def fused_collective(instruction: HloInstruction) -> HloInstruction | None:
+    """Return the collective of a fusion that the instruction starts or ends; None for other instructions."""
+    start = async_start(instruction) if instruction.opcode in ("async-start", "async-done") else None
+    inner = start.called_computations[0].root if start is not None else None
+    is_fused = inner is not None and inner.opcode == "fusion" and is_collective_fusion(inner)
+    return inner.called_computations[0].root if inner is not None and is_fused else None
 
 
 def overlaps_from(instruction: HloInstruction) -> bool:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.cost.run_time_model import TICKS_PER_MICROSECOND
 from hlo_run.analysis.latency.async_kinds import async_kind
+from hlo_run.analysis.latency.kernel_strategies import ONE_SHOT, strategy_of
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speeds import Speeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -18,6 +19,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
 from hlo_run.hlo.values.replica_groups import IntLists
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.collectives import Collective
 from hlo_run.options.flag import names
 from hlo_run.records import replace
 from hlo_run.target import TargetSpec
@@ -30,6 +32,11 @@ _NETWORK_GB_PER_SECOND, _OTHER_NETWORK_GB_PER_SECOND = 55.56 * _SCALE, 111.12 * 
 _CHUNK_BYTES = 4 << 20
 _HEADER = 0.025
 _MEASURED_DEVICE = "NVIDIA H100 80GB HBM3"
+# Of kernels that read the memory of other GPUs: gigabytes per second of a link, the launch, and the wait for all GPUs.
+_LINK_GB_PER_SECOND = {9: 20.0, 10: 40.0}
+_KERNEL_LAUNCH_MICROSECONDS = 1.0
+_BARRIER_MICROSECONDS, _QUICK_BARRIER_MICROSECONDS = 1.5, 1.0
+_QUICK_DEVICE = "NVIDIA B200"
 _MICROSECONDS = 1e6
 
 
@@ -129,6 +136,23 @@ def measured_microseconds(collective: HloInstruction, speeds: Speeds) -> float |
     return None if seconds is None else in_ticks(seconds * _MICROSECONDS)
 
 
+def kernel_microseconds(collective: HloInstruction, target: TargetSpec) -> float | None:
+    """Return the time of an all-reduce that Triton's kernel does; None for other collectives, and without links.
+
+    In one shot all GPUs read the whole array of all others, in two a part each, and then the sums.
+    """
+    strategy, speed = strategy_of(collective), target.active_links * _LINK_GB_PER_SECOND.get(target.compute_capability[0], 0.0)
+    if not strategy or not speed:
+        return None
+    size, devices = _transferred_bytes(collective, "all-reduce"), group_size(collective)
+    barrier = _QUICK_BARRIER_MICROSECONDS if target.description == _QUICK_DEVICE else _BARRIER_MICROSECONDS
+    if strategy == ONE_SHOT:
+        network = barrier + in_ticks((devices - 1) * size / (1e3 * speed))
+    else:
+        network = 2 * (barrier + in_ticks((devices - 1) * size / devices / (1e3 * speed)))
+    return _memory(collective, size, target) + _KERNEL_LAUNCH_MICROSECONDS + network
+
+
 def collective_of(start: HloInstruction) -> HloInstruction:
     """Return the collective that an async-start begins; else the instruction itself."""
     return start.called_computations[0].root if start.opcode == "async-start" else start
@@ -189,7 +213,7 @@ def _hosts(groups: IntLists, devices_per_host: int) -> int | None:
 
 def _groups(collective: HloInstruction) -> IntLists:
     """Return the groups; without any, one of all devices."""
-    groups = tuple(tuple(group) for group in collective.replica_groups.groups() if group)
+    groups = Collective.of(collective).filled_groups
     if groups:
         return groups
     module = collective.parent.module if collective.parent is not None else None

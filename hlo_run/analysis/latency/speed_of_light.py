@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from hlo_run.analysis.cost.op_cycles import DEFAULT_PROFILE
-from hlo_run.analysis.latency.async_kinds import async_kind, is_collective_done, is_collective_start
-from hlo_run.analysis.latency.collective_times import Network, collective_microseconds, in_ticks
+from hlo_run.analysis.latency.async_kinds import async_kind, fused_collective, is_collective_done, is_collective_start
+from hlo_run.analysis.latency.collective_times import Network, collective_microseconds, in_ticks, kernel_microseconds
 from hlo_run.analysis.latency.estimator import LOW_COST, LatencyEstimator, metadata_nanoseconds
 from hlo_run.analysis.latency.kernel_times import KernelTimes
 from hlo_run.analysis.latency.speeds import Speeds
@@ -62,6 +62,8 @@ class SpeedOfLight:
             return given / 1000
         if is_collective_start(instruction) or is_collective_done(instruction) or async_kind(instruction).inner in TRANSFER:
             return LOW_COST
+        if fused_collective(instruction) is not None:
+            return LOW_COST
         product = self.product(instruction)
         if product is not None:
             return product
@@ -73,6 +75,10 @@ class SpeedOfLight:
         """Return the time of the collective that `first` is, or the other estimator's latency."""
         one, other = async_kind(first), async_kind(user)
         is_pair = (one.phase, other.phase) == ("start", "done") and one.inner == other.inner
+        fused = fused_collective(first) if is_pair else None
+        if fused is not None:
+            found = kernel_microseconds(fused, self._target)
+            return self._other.latency(first, user) if found is None else found
         is_known = first.opcode in COLLECTIVE - _UNKNOWN_COLLECTIVES
         if is_known or (is_pair and one.inner in COLLECTIVE):
             if first not in self._times:

@@ -222,7 +222,10 @@ class CudaRun:
     def _goes_on(self, thunk: WhileThunk, watch: RunWatch | None) -> bool:
         self._choose_watch(thunk, watch)
         self._sequence(thunk.condition)
-        return bool(self._read(thunk.predicate)[0])
+        goes_on = bool(self._read(thunk.predicate)[0])
+        if watch is not None and not goes_on:
+            watch.loop_ended(thunk, self._iterations[-1])
+        return goes_on
 
     def _conditional(self, thunk: ConditionalThunk) -> None:
         self._sequence(thunk.branches[taken_branch(thunk, self._read(thunk.selector))])

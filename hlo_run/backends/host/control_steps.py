@@ -299,6 +299,8 @@ class WhileStep(_Nested):
                 yield from run_steps(machine, body)
                 machine.check_time(self.thunk.name)
                 iterations[-1] += 1
+            if watch is not None and count is None:
+                watch.loop_ended(self.loop, iterations[-1])
         finally:
             machine.watch = watch
             iterations.pop()

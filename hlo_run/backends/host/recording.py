@@ -260,8 +260,14 @@ class Recording:
         self._is_watched = True
         for leaving in exits:
             self._list.set_operand(leaving, 1, self._list.here)
+        if step.trip_count is None:
+            self._calls[self._list.add(Op.CALL)] = partial(self._loop_ended, step, iteration), step
         if copies_slices:
             self._iterations.pop()
+
+    def _loop_ended(self, step: WhileStep, iteration: MemoryOffset) -> None:
+        assert self._watch is not None, "a list with such a loop is for a watched run"
+        self._watch.loop_ended(step.loop, self._player.word(iteration))
 
     def _run_watched_iterations(
         self, step: WhileStep, iteration: MemoryOffset, others: MemoryOffset, goes_on: MemoryOffset

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.fusion_owner import TRITON_COLLECTIVE
+from hlo_run.analysis.latency.kernel_strategies import TWO_SHOT, strategy_of
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.collectives.communication.kernel_strategies import TWO_SHOT, strategy_of
 from hlo_run.hlo_passes.subgraphs.library_calls import whole_backend_config
 from hlo_run.pass_support.hlo_pass import PassContext
 

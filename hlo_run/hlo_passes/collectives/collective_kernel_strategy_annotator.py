@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.latency.kernel_strategies import ONE_SHOT, TWO_SHOT
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo_passes.collectives.communication.kernel_strategies import ONE_SHOT, TWO_SHOT
 from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.pass_support.hlo_pass import PassContext

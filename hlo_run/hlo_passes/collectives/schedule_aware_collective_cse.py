@@ -62,7 +62,7 @@ class ScheduleAwareCollectiveCse(Struct, frozen=True):
     def _is_candidate(self, collective: HloInstruction) -> bool:
         if collective.opcode not in _COLLECTIVES or self.for_replicas == (collective.channel_id is not None):
             return False
-        if collective.attrs.get("constrain_layout", False) or len(collective.operands) != 1:
+        if collective.constrains_layout or len(collective.operands) != 1:
             return False
         if collective.opcode != "all-reduce":
             return True

@@ -33,6 +33,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.printer import computation_order
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels, pins_layouts
 from hlo_run.hlo_passes.collectives.communication.loop_slices import WrittenPart, written_part
 from hlo_run.hlo_passes.collectives.communication.reductions import kind_of_reducer
@@ -309,7 +310,7 @@ def _accumulation(add: HloInstruction, value: HloInstruction, body: HloComputati
     read, update = origin[1], result[1]
     if (read is None) != (update is None):
         return None
-    if read is not None and update is not None and read.operands[1:] != update.operands[2:]:
+    if read is not None and update is not None and DynamicSlice.of(read).starts != DynamicSlice.of(update).starts:
         return None
     return _Accumulation(add, result[0], read, update)
 
@@ -347,7 +348,7 @@ def _element_of_result(value: HloInstruction, body: HloComputation) -> tuple[int
 
 def _indices_are_same(accumulation: _Accumulation, reduce: HloInstruction, is_same: _IsSame) -> bool:
     update = accumulation.update
-    return update is None or all(is_same(reduce, index) for index in update.operands[2:])
+    return update is None or all(is_same(reduce, index) for index in DynamicSlice.of(update).starts)
 
 
 def _is_read_elsewhere(accumulation: _Accumulation, reduce: HloInstruction, body: HloComputation, is_same: _IsSame) -> bool:

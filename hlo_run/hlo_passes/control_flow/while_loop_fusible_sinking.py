@@ -21,6 +21,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo_passes.subgraphs.loops.edits import add_to_state
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.walks import walk
 
 _SLICES: frozenset[Opcode] = frozenset(("dynamic-slice", "gather", "slice"))
 # The maximum number of instructions of a value that is computed in every iteration.
@@ -60,16 +61,11 @@ def _is_fusible(value: HloInstruction) -> bool:
 
 def _parts(value: HloInstruction) -> list[HloInstruction] | None:
     """Return the instructions that compute a value from broadcasts, operands first; None if others take part."""
-    found: dict[HloInstruction, None] = {}
-    waiting = [value]
-    while waiting:
-        top = waiting.pop()
-        if top in found:
-            continue
-        if len(found) == _MOST or not (_expands(top) or _is_fusible(top)):
+    found: set[HloInstruction] = set()
+    for part in walk([value], lambda part: () if _expands(part) else part.operands):
+        if len(found) == _MOST or not (_expands(part) or _is_fusible(part)):
             return None
-        found[top] = None
-        waiting += () if _expands(top) else top.operands
+        found.add(part)
     assert value.parent is not None, "the value is in a computation"
     return [i for i in value.parent.post_order() if i in found]
 

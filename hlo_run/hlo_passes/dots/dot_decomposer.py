@@ -88,7 +88,7 @@ def _grouped(
 
     The transpose and reshape are made even if they change nothing, as in XLA.
     """
-    editor, dims = Editor(value, keeps_sharding=False), value.shape.dims
+    editor, dims = Editor(value, keeps_sharding=False, keeps_frontend_attributes=False), value.shape.dims
     batch = order[: len(batch_sizes)]
     transposed = replace(value.shape, dims=tuple(dims[d] for d in order), dynamic_dims=_dynamic(value, [[d] for d in order]))
     sizes = (*batch_sizes, *(_size(value, group) for group in groups))

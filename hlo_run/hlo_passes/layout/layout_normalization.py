@@ -25,6 +25,7 @@ from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import UNREPORTED
 from hlo_run.records import replace
@@ -286,9 +287,9 @@ _OF_SEVERAL_ORDERS: frozenset[Opcode] = frozenset(("broadcast", "convolution", "
 
 
 def _with_permuted_indices(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
-    first = 1 if instruction.opcode == "dynamic-slice" else 2
-    indices = instruction.operands[first:]
-    return (*instruction.operands[:first], *(indices[d] for d in _order(instruction.shape)))
+    starts = DynamicSlice.of(instruction).starts
+    arrays = instruction.operands[: len(instruction.operands) - len(starts)]
+    return (*arrays, *(starts[d] for d in _order(instruction.shape)))
 
 
 def _slice_sizes(instruction: HloInstruction) -> Changes:

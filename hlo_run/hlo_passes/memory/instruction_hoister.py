@@ -15,6 +15,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.walks import walk
 
 _BEFORE_PARAMETERS: tuple[Opcode, ...] = ("get-tuple-element", "tuple", "constant", "bitcast", "parameter")
 
@@ -78,11 +79,5 @@ def _after_operands(order: Sequence[HloInstruction], opcode: Opcode, ordered: se
     for value in moved:
         following.setdefault(value.operands[0], []).append(value)
     gone = set(moved)
-    new: list[HloInstruction] = []
-    for value in order:
-        waiting = [] if value in gone else [value]
-        while waiting:
-            top = waiting.pop()
-            new.append(top)
-            waiting += reversed(following.get(top, []))
-    return new
+    kept = [value for value in order if value not in gone]
+    return list(walk(reversed(kept), lambda value: reversed(following.get(value, []))))

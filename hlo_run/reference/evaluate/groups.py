@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from hlo_run.errors import ParseError
 from hlo_run.hlo.graph import HloInstruction
-from hlo_run.hlo.opcodes.traits import TAKES_GLOBAL_IDS
+from hlo_run.hlo.views.collectives import Collective
 from hlo_run.reference.evaluate.device import Device, World
 
 IntLists = tuple[tuple[int, ...], ...]
-
-# The ops that may have use_global_device_ids; done ops have no groups.
 
 
 def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
@@ -26,20 +24,22 @@ def group_of(instruction: HloInstruction, device: Device) -> tuple[int, ...]:
     Raises ParseError for use_global_device_ids without a channel_id.
     """
     world = device.world
-    groups = instruction.replica_groups.groups()
-    has_channel = instruction.channel_id is not None
-    if has_channel and instruction.opcode in TAKES_GLOBAL_IDS:
-        if instruction.use_global_device_ids:
+    collective = Collective.of(instruction)
+    groups = collective.groups
+    match collective.mode:
+        case "flattened_id":
             return _pick(groups, device.id, world.size)
-        replicas = _pick(groups, device.replica, world.replicas)
-        return tuple(replica * world.partitions + k for replica in replicas for k in range(world.partitions))
-    if instruction.use_global_device_ids:
-        raise _error(instruction, "use_global_device_ids needs a channel_id")
-    if has_channel:
-        partitions = _pick(groups, device.partition, world.partitions)
-        return tuple(device.replica * world.partitions + partition for partition in partitions)
-    replicas = _pick(groups, device.replica, world.replicas)
-    return tuple(replica * world.partitions + device.partition for replica in replicas)
+        case "cross_replica_and_partition":
+            replicas = _pick(groups, device.replica, world.replicas)
+            return tuple(replica * world.partitions + k for replica in replicas for k in range(world.partitions))
+        case "cross_partition":
+            partitions = _pick(groups, device.partition, world.partitions)
+            return tuple(device.replica * world.partitions + partition for partition in partitions)
+        case "cross_replica":
+            replicas = _pick(groups, device.replica, world.replicas)
+            return tuple(replica * world.partitions + device.partition for replica in replicas)
+        case None:
+            raise _error(instruction, "use_global_device_ids needs a channel_id")
 
 
 def check_members(instruction: HloInstruction, members: tuple[int, ...], world: World) -> None:
@@ -56,15 +56,15 @@ def permute_ends(instruction: HloInstruction, device: Device) -> tuple[int | Non
     Raises ParseError if a pair names a device that the run does not have.
     """
     world = device.world
-    has_channel = instruction.channel_id is not None
+    permute = Collective.of(instruction)
+    has_channel = permute.has_channel
     own = device.partition if has_channel else device.replica
 
     def number(end: int) -> int:
         return device.replica * world.partitions + end if has_channel else end * world.partitions + device.partition
 
-    pairs = instruction.source_target_pairs
-    source = next((number(source) for source, target in pairs if target == own), None)
-    targets = [number(target) for source, target in pairs if source == own]
+    source = next((number(source) for source, target in permute.pairs if target == own), None)
+    targets = [number(target) for source, target in permute.pairs if source == own]
     check_members(instruction, (*targets, *(() if source is None else (source,))), world)
     return source, targets
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.views.indexed import Indexed
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.sharding.shardy.rule import Dim, Kind, Rule, RuleBuilder
 
 # (dimension of the indexed array, of the indices, of the slices, size, kind, whether it is blocked)
@@ -90,8 +91,9 @@ def dynamic_update_slice(instruction: HloInstruction) -> Rule:
     """Return the rule of an update: operand and result alike; the update is whole along the dimensions that it does not fill."""
     builder = RuleBuilder([value.shape.rank for value in instruction.operands], [instruction.shape.rank])
     rest: Sequence[Dim] = [None] * (len(instruction.operands) - 2)
-    is_constant = all(index.opcode == "constant" for index in instruction.operands[2:])
-    sizes = zip(instruction.operands[0].shape.dims, instruction.operands[1].shape.dims, strict=True)
+    view = DynamicSlice.of(instruction)
+    is_constant = all(index.opcode == "constant" for index in view.starts)
+    sizes = zip(view.whole.shape.dims, view.sizes, strict=True)
     for dim, (size, part) in enumerate(sizes):
         if size == part:
             builder.everywhere(dim, size)

@@ -28,7 +28,7 @@ class AllGatherRemoveDegenerateDims(Struct, frozen=True):
         """Edit in place."""
         del ctx
         for gather in module.in_post_order("all-gather"):
-            if not gather.attrs.get("constrain_layout", False):
+            if not gather.constrains_layout:
                 _drop_dims(module, gather)
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction, HloModule
+from hlo_run.hlo.views.collectives import Collective
 from hlo_run.hlo_passes.collectives.communication.channels import pins_layouts
 from hlo_run.hlo_passes.collectives.communication.combining import combine_all, combiner_key, limits_of
 from hlo_run.options.collective_flags import MOST_COMBINED_BYTES
@@ -33,11 +34,12 @@ class AllGatherCombiner(Struct, frozen=True):
 
         def key(gather: HloInstruction) -> Hashable:
             dim = gather.dimensions if by_dim else ()
+            collective = Collective.of(gather)
             return (
                 dim,
-                gather.channel_id is not None,
-                gather.use_global_device_ids,
-                gather.replica_groups.groups(),
+                collective.has_channel,
+                collective.has_global_ids,
+                collective.groups,
                 combiner_key(gather),
             )
 

@@ -18,7 +18,7 @@ def free_channels(module: HloModule) -> Iterator[int]:
 
 def pins_layouts(module: HloModule, *opcodes: Opcode) -> bool:
     """True if a collective of these opcodes fixes the layout of its operands."""
-    return any(i.attrs.get("constrain_layout", False) for i in module.instructions_of(*opcodes))
+    return any(i.constrains_layout for i in module.instructions_of(*opcodes))
 
 
 def is_ordered(instruction: HloInstruction) -> bool:

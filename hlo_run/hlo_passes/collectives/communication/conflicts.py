@@ -51,7 +51,7 @@ def conflicting_collectives(computation: HloComputation, seeds: Sequence[HloInst
 
 
 def _communicates(instruction: HloInstruction) -> bool:
-    is_transfer = instruction.opcode in ("send", "recv") and not instruction.attrs.get("is_host_transfer", False)
+    is_transfer = instruction.opcode in ("send", "recv") and not instruction.is_host_transfer
     return instruction.opcode in COLLECTIVE or is_transfer
 
 

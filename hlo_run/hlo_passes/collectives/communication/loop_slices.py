@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.loop_counter import LoopCounter, find_counter
 from hlo_run.hlo.graph import HloComputation, HloInstruction
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.collectives.communication.shards import scalar_constant
 
 
@@ -45,7 +46,7 @@ def written_part(reduce: HloInstruction, loops: Sequence[HloInstruction], limit_
     while user is not None and user.opcode == "dynamic-update-slice" and user.operands[0] is not update:
         if by_counter:  # the outer slice would be written as a whole in every iteration
             return None
-        for dim, index in enumerate(user.operands[2:]):
+        for dim, index in enumerate(DynamicSlice.of(user).starts):
             start, room = scalar_constant(index), user.shape.dims[dim] - update.shape.dims[dim]
             if start is not None and 0 <= start <= room:
                 starts[dim] += start

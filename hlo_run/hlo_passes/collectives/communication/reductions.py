@@ -7,9 +7,9 @@ from msgspec import Struct
 from hlo_run.hlo.edit import scalar_reducer
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.replica_groups import IntLists
+from hlo_run.hlo.views.collectives import Collective
 from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
-
-IntLists = tuple[tuple[int, ...], ...]
 
 _KINDS = {"add": "sum", "multiply": "product", "minimum": "minimum", "maximum": "maximum"}
 # Of booleans.
@@ -30,13 +30,13 @@ def reduction_key(instruction: HloInstruction, ignores_groups: bool = False) -> 
     """Return the key of a reducing collective; None with control dependencies or a reducer of more than one operation."""
     if is_ordered(instruction) or not is_one_operation(instruction.to_apply):
         return None
-    root = instruction.to_apply.root
+    root, collective = instruction.to_apply.root, Collective.of(instruction)
     return ReductionKey(
         root.opcode,
         root.shape.element_type,
-        instruction.channel_id is not None,
-        instruction.use_global_device_ids,
-        () if ignores_groups else instruction.replica_groups.groups(),
+        collective.has_channel,
+        collective.has_global_ids,
+        () if ignores_groups else collective.groups,
     )
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.views.collectives import Collective
 from hlo_run.hlo_passes.collectives.communication.reshapes import kept_dims
 from hlo_run.ops.groups import device_counts
 
@@ -35,7 +36,7 @@ class OwnShard(Struct, frozen=True):
 
 def own_shard(collective: HloInstruction) -> OwnShard | None:
     """Return the shard if the only user of an all-reduce or all-gather is a dynamic-slice, or one after a reshape, of it."""
-    if not collective.shape.is_array or collective.attrs.get("constrain_layout", False) or len(collective.users) != 1:
+    if not collective.shape.is_array or collective.constrains_layout or len(collective.users) != 1:
         return None
     if all(size == 1 for size in collective.shape.dims):
         return None
@@ -67,8 +68,9 @@ def own_shard(collective: HloInstruction) -> OwnShard | None:
 def participants(collective: HloInstruction) -> int:
     """Return the number of devices in a group, which numbers replicas, partitions of one replica, or all devices."""
     replicas, partitions = device_counts(collective)
-    groups = collective.replica_groups.groups()
-    if collective.channel_id is None or collective.use_global_device_ids:
+    view = Collective.of(collective)
+    groups = view.groups
+    if not view.has_channel or view.has_global_ids:
         return len(groups[0]) if groups else replicas
     return partitions if len(groups) == replicas and all(len(group) == 1 for group in groups) else 0
 
@@ -85,8 +87,9 @@ def _divided_dim(user: HloInstruction) -> int | None:
 
 def _is_own(collective: HloInstruction, offset: HloInstruction, shard_size: int, count: int) -> bool:
     """True if the offset of the n-th device of each group is n shards."""
-    groups: Sequence[Sequence[int]] = collective.replica_groups.groups()
-    if not groups or (collective.channel_id is not None and not collective.use_global_device_ids):
+    view = Collective.of(collective)
+    groups: Sequence[Sequence[int]] = view.groups
+    if not groups or (view.has_channel and not view.has_global_ids):
         groups = [range(count)]
     number = device_number(collective)
     places = ((place, device) for group in groups for place, device in enumerate(group[:count]))
@@ -96,9 +99,10 @@ def _is_own(collective: HloInstruction, offset: HloInstruction, shard_size: int,
 def device_number(collective: HloInstruction) -> DeviceNumber:
     """Return how the numbers in a collective's groups follow from `replica-id` and `partition-id`."""
     replicas, partitions = device_counts(collective)
-    if collective.channel_id is None:
+    view = Collective.of(collective)
+    if not view.has_channel:
         return lambda value, device: device if value.opcode == "replica-id" else None
-    if not collective.use_global_device_ids:
+    if not view.has_global_ids:
         return lambda value, device: device if value.opcode == "partition-id" else None
     is_orthogonal = _has_orthogonal_replicas(collective, partitions)
 

@@ -19,6 +19,7 @@ from hlo_run.hlo.edit import Editor, copy_instruction, has_side_effect, remove_u
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.walks import walk
 
 _MOST_MOVED = 8
 # What a body computes from constants of the loop with these, and elementwise, is one, too.
@@ -65,20 +66,16 @@ def _counter(loop: HloInstruction) -> _Counter | None:
 def _only_element(condition: HloComputation) -> int | None:
     """Return the index of the only element of the state that a condition reads, if it is a scalar."""
     (state,) = condition.parameters
-    waiting, seen, found = [condition.root], set[HloInstruction](), set[int]()
-    while waiting:
-        value = waiting.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if value is state:
+    found: set[int] = set()
+
+    def is_element(value: HloInstruction) -> bool:
+        return value.opcode == "get-tuple-element" and value.operands[0] is state
+
+    for value in walk([condition.root], lambda value: () if is_element(value) else value.operands):
+        if value is state or (is_element(value) and value.shape.rank):
             return None
-        if value.opcode == "get-tuple-element" and value.operands[0] is state:
-            if value.shape.rank:
-                return None
+        if is_element(value):
             found.add(value.tuple_index)
-        else:
-            waiting += value.operands
     return found.pop() if len(found) == 1 else None
 
 

@@ -18,6 +18,7 @@ from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.hlo.frontend_attributes import set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.collectives.communication.shards import own_shard
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -53,7 +54,7 @@ def _is_written_slice(collective: HloInstruction) -> bool:
         if len(value.users) != 1 or (value is not start and value.opcode not in _FORMATTING):
             return False
         (value,) = value.users
-    if len(value.users) != 1 or not _follows_counter(value.operands[2:], value.parent):
+    if len(value.users) != 1 or not _follows_counter(DynamicSlice.of(value).starts, value.parent):
         return False
     (end,) = value.users
     while len(end.users) == 1:
@@ -70,7 +71,7 @@ def _is_gathered_slice(gather: HloInstruction) -> bool:
             part = part.operands[0]
         if part.opcode == "slice":
             return False
-        if part.opcode == "dynamic-slice" and _follows_counter(part.operands[1:], part.parent):
+        if part.opcode == "dynamic-slice" and _follows_counter(DynamicSlice.of(part).starts, part.parent):
             source = part.operands[0]
             while len(source.operands) == 1 and source.opcode in _VIEWS:
                 source = source.operands[0]

@@ -17,6 +17,7 @@ from hlo_run.hlo.edit import has_side_effect
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import ELEMENTWISE
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
 from hlo_run.hlo_passes.collectives.pipelining.counted_loops import CountedLoop, index_range
 from hlo_run.walks import walk
@@ -218,8 +219,9 @@ def _keeps_size(collective: HloInstruction, formatting: Sequence[HloInstruction]
 
 def sliced_dim(update: HloInstruction) -> int | None:
     """Return the only dimension whose index is not the constant 0."""
-    dims = [dim for dim, index in enumerate(update.operands[2:]) if index.opcode != "constant" or index.constant_array.any()]
-    is_constant = [update.operands[2 + dim].opcode == "constant" for dim in dims]
+    starts = DynamicSlice.of(update).starts
+    dims = [dim for dim, index in enumerate(starts) if index.opcode != "constant" or index.constant_array.any()]
+    is_constant = [starts[dim].opcode == "constant" for dim in dims]
     return dims[0] if is_constant == [False] else None
 
 

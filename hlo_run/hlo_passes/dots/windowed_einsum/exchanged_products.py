@@ -39,7 +39,7 @@ def split_by_exchange(module: HloModule, instruction: HloInstruction) -> None:
 
 def _is_plain(exchange: HloInstruction) -> bool:
     """True for the all-to-all of one array whose groups are listed."""
-    if exchange.opcode != "all-to-all" or not exchange.shape.is_array or exchange.attrs.get("constrain_layout"):
+    if exchange.opcode != "all-to-all" or not exchange.shape.is_array or exchange.constrains_layout:
         return False
     return len(exchange.replica_groups.groups()) > 0
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
     Rules,
@@ -76,7 +77,8 @@ def add_to_updated_zeros(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     if found is None or len(found[0].users) > 1 or not is_all(found[0].operands[0], 0):
         return None
     update, value = found
-    part, at = update.operands[1], update.operands[2:]
+    view = DynamicSlice.of(update)
+    part, at = view.part, view.starts
     if part.shape.minor_to_major != value.shape.minor_to_major:
         return None
     old = rw.at(value).add("dynamic-slice", part.shape, [value, *at], dynamic_slice_sizes=part.shape.dims)

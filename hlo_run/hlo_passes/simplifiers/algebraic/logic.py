@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
     Rules,
@@ -167,10 +168,10 @@ def select_of_updated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     for number, (whole, update) in enumerate((arms, arms[::-1])):
         if update.opcode != "dynamic-update-slice" or update.operands[0] is not whole or len(update.users) > 1:
             continue
-        part, at = update.operands[1], update.operands[2:]
-        if any(index.shape.dims for index in at) or part.shape.minor_to_major != whole.shape.minor_to_major:
+        view = DynamicSlice.of(update)
+        part, at, sizes = view.part, view.starts, view.sizes
+        if not view.has_scalar_starts or part.shape.minor_to_major != whole.shape.minor_to_major:
             continue
-        sizes = part.shape.dims
         old = rw.add("dynamic-slice", part.shape, [whole, *at], dynamic_slice_sizes=sizes)
         chosen = test
         if test.shape.dims:

@@ -8,6 +8,7 @@ from hlo_run.analysis.bitcast_kind import common_groups
 from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 
 # The maximum length of a chain of reshapes and transposes.
@@ -146,16 +147,18 @@ def reshape_of_update(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     Only if the reshape adds or removes dimensions of size 1 and the update has no other users.
     """
     update = i.operands[0]
-    if update.opcode != "dynamic-update-slice" or len(update.users) > 1 or any(at.shape.dims for at in update.operands[2:]):
+    if update.opcode != "dynamic-update-slice" or len(update.users) > 1:
+        return None
+    view = DynamicSlice.of(update)
+    if not view.starts or not view.has_scalar_starts:
         return None
     places = _places_of_ones(update.shape.dims, i.shape.dims)
-    if places is None or "sharding" in update.attrs or "sharding" in update.operands[0].attrs or not update.operands[2:]:
+    if places is None or "sharding" in update.attrs or "sharding" in view.whole.attrs:
         return None
-    whole, part = update.operands[:2]
-    dims = [1 if d is None else part.shape.dims[d] for d in places]
-    zero = rw.constant(0, update.operands[2].shape.element_type)
-    at = [zero if d is None else update.operands[2 + d] for d in places]
-    return rw.like(update, [rw.reshape(whole, i.shape.dims), rw.reshape(part, dims), *at], i.shape)
+    dims = [1 if d is None else view.sizes[d] for d in places]
+    zero = rw.constant(0, view.starts[0].shape.element_type)
+    at = [zero if d is None else view.starts[d] for d in places]
+    return rw.like(update, [rw.reshape(view.whole, i.shape.dims), rw.reshape(view.part, dims), *at], i.shape)
 
 
 def _places_of_ones(before: tuple[int, ...], after: tuple[int, ...]) -> list[int | None] | None:

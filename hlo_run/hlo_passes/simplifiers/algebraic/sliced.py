@@ -9,6 +9,7 @@ from hlo_run.analysis.simple_reducer import is_identity, simple_reducer
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules
 from hlo_run.records import replace
 
@@ -112,13 +113,14 @@ def _has_neutral_start(i: HloInstruction) -> bool:
 def dynamic_slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-slice(broadcast(A), x, y) => broadcast(dynamic-slice(A, x))."""
     inner = i.operands[0]
-    if inner.opcode != "broadcast" or any(index.shape.dims for index in i.operands[1:]):
+    view = DynamicSlice.of(i)
+    if inner.opcode != "broadcast" or not view.has_scalar_starts:
         return None
     value = inner.operands[0]
     dims = inner.dimensions
     sizes = tuple(i.shape.dims[d] for d in dims)
     if sizes:
-        starts = [i.operands[1 + d] for d in dims]
+        starts = [view.starts[d] for d in dims]
         value = rw.add("dynamic-slice", replace(value.shape, dims=sizes), [value, *starts], dynamic_slice_sizes=sizes)
     return rw.add("broadcast", i.shape, [value], dimensions=dims)
 
@@ -126,16 +128,17 @@ def dynamic_slice_of_broadcast(rw: Rewriter, i: HloInstruction) -> HloInstructio
 def dynamic_slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-slice(f32[8,1,3] reshape(f32[8,3] A), x, 0, y) => reshape(dynamic-slice(A, x, y)) if only size-1 dims change."""
     inner = i.operands[0]
-    if inner.opcode != "reshape" or 0 in inner.shape.dims or any(index.shape.dims for index in i.operands[1:]):
+    view = DynamicSlice.of(i)
+    if inner.opcode != "reshape" or 0 in inner.shape.dims or not view.has_scalar_starts:
         return None
     source = inner.operands[0]
     groups = common_groups(source.shape.dims, inner.shape.dims)
-    if not i.operands[1:] or any(len(ours) != 1 or len(theirs) != 1 for ours, theirs in groups):
+    if not view.starts or any(len(ours) != 1 or len(theirs) != 1 for ours, theirs in groups):
         return None
-    starts = [rw.at(i.operands[1]).constant(0, i.operands[1].shape.element_type)] * source.shape.rank
+    starts = [rw.at(view.starts[0]).constant(0, view.starts[0].shape.element_type)] * source.shape.rank
     sizes = [1] * source.shape.rank
     for (ours,), (theirs,) in groups:
-        starts[ours], sizes[ours] = i.operands[1 + theirs], i.shape.dims[theirs]
+        starts[ours], sizes[ours] = view.starts[theirs], view.sizes[theirs]
     shape = replace(source.shape, dims=tuple(sizes))
     return rw.reshape(rw.add("dynamic-slice", shape, [source, *starts], dynamic_slice_sizes=tuple(sizes)), i.shape.dims)
 
@@ -143,12 +146,13 @@ def dynamic_slice_of_reshape(rw: Rewriter, i: HloInstruction) -> HloInstruction 
 def dynamic_slice_of_transpose(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-slice(transpose(A), x, y) => transpose(dynamic-slice(A, y, x))."""
     inner = i.operands[0]
-    if inner.opcode != "transpose" or any(index.shape.dims for index in i.operands[1:]):
+    view = DynamicSlice.of(i)
+    if inner.opcode != "transpose" or not view.has_scalar_starts:
         return None
     source, order = inner.operands[0], inner.dimensions
     places = [order.index(d) for d in range(len(order))]
     sizes = tuple(i.shape.dims[d] for d in places)
-    starts = [i.operands[1 + d] for d in places]
+    starts = [view.starts[d] for d in places]
     made = rw.add("dynamic-slice", replace(source.shape, dims=sizes), [source, *starts], dynamic_slice_sizes=sizes)
     return rw.transpose(made, order)
 

@@ -8,6 +8,7 @@ from hlo_run.hlo.edit import copy_instruction
 from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import Rewriter, Rules, is_all, is_integer, scalar_of, splat_value
 from hlo_run.records import replace
 
@@ -88,14 +89,14 @@ def slice_of_pad(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 def dynamic_slice_of_all(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-slice(A, at) of the whole array => A; dynamic-update-slice(A, B, at) of the whole array => B."""
-    if i.opcode == "dynamic-slice":
-        return i.operands[0] if i.operands[0].shape == i.shape else None
-    return i.operands[1] if i.operands[1].shape == i.shape else None
+    view = DynamicSlice.of(i)
+    same = view.whole if i.opcode == "dynamic-slice" else view.part
+    return same if same.shape == i.shape else None
 
 
 def dynamic_slice_at_constants(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-slice(A, 3, 0) => slice(A)."""
-    starts = _known_starts(i.operands[1:], i.operands[0].shape.dims, i.shape.dims)
+    starts = _known_starts(DynamicSlice.of(i))
     if starts is None:
         return None
     ranges = tuple((start, start + size, 1) for start, size in zip(starts, i.shape.dims, strict=True))
@@ -104,17 +105,17 @@ def dynamic_slice_at_constants(rw: Rewriter, i: HloInstruction) -> HloInstructio
 
 def dynamic_index_that_is_clamped(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-slice(A, x, y) => dynamic-slice(A, 0, y) if the slice has the full size of dimension 0; also for updates."""
-    first = 1 if i.opcode == "dynamic-slice" else 2
-    part = i.shape.dims if first == 1 else i.operands[1].shape.dims
-    indices = list(i.operands[first:])
-    if not indices or any(index.shape.dims for index in indices):
+    view = DynamicSlice.of(i)
+    indices = view.starts
+    if not indices or not view.has_scalar_starts:
         return None
-    sizes = enumerate(zip(i.operands[0].shape.dims, part, strict=True))
+    sizes = enumerate(zip(view.whole.shape.dims, view.sizes, strict=True))
     whole = [dim for dim, (size, taken) in sizes if size == taken and not is_all(indices[dim], 0)]
     if not whole:
         return None
     zero = rw.at(indices[0]).constant(0, indices[0].shape.element_type)
-    return rw.like(i, [*i.operands[:first], *(zero if dim in whole else index for dim, index in enumerate(indices))])
+    arrays = i.operands[: -len(indices)]
+    return rw.like(i, [*arrays, *(zero if dim in whole else index for dim, index in enumerate(indices))])
 
 
 def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
@@ -145,10 +146,13 @@ def dynamic_slice_of_iota(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
 def dynamic_slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-slice(dynamic-slice(A, x), y) => dynamic-slice(A, clamp(0, y, its limit) + clamp(0, x, its limit))."""
     inner = i.operands[0]
-    if inner.opcode != "dynamic-slice" or any(index.shape.dims for index in (*i.operands[1:], *inner.operands[1:])):
+    if inner.opcode != "dynamic-slice":
         return None
-    sizes = list(zip(inner.operands[0].shape.dims, inner.shape.dims, i.shape.dims, strict=True))
-    indices = list(zip(inner.operands[1:], i.operands[1:], strict=True))
+    outer_view, view = DynamicSlice.of(i), DynamicSlice.of(inner)
+    if not outer_view.has_scalar_starts or not view.has_scalar_starts:
+        return None
+    sizes = list(zip(view.whole.shape.dims, view.sizes, outer_view.sizes, strict=True))
+    indices = list(zip(view.starts, outer_view.starts, strict=True))
     if any(
         whole - taken > int(ml_dtypes.iinfo(start.shape.dtype.numpy).max)
         for (whole, _, taken), starts in zip(sizes, indices, strict=True)
@@ -161,7 +165,7 @@ def dynamic_slice_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
         moved = rw.at(first).convert(_clamped(rw, first, whole - between), then.shape.element_type)
         sums.append(rw.at(inner).binary("add", second, moved))
     # As in XLA, which edits the second slice: if nothing else uses the first one, a later pass removes it.
-    return rw.with_operands(i, [inner.operands[0], *sums])
+    return rw.with_operands(i, [view.whole, *sums])
 
 
 def _clamped(rw: Rewriter, start: HloInstruction, limit: int) -> HloInstruction:
@@ -178,9 +182,10 @@ def update_with_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
 
 def update_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """dynamic-update-slice(broadcast(scalar), B, 1, 0) => pad(B, scalar)."""
-    whole, part = i.operands[:2]
+    view = DynamicSlice.of(i)
+    whole, part = view.whole, view.part
     fill = scalar_of(whole)
-    starts = _known_starts(i.operands[2:], whole.shape.dims, part.shape.dims)
+    starts = _known_starts(view)
     if fill is None or starts is None or whole.opcode != "broadcast" or part.shape.minor_to_major != i.shape.minor_to_major:
         return None
     sizes = zip(starts, part.shape.dims, whole.shape.dims, strict=True)
@@ -188,11 +193,12 @@ def update_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     return rw.add("pad", i.shape, [part, fill], padding=edges)
 
 
-def _known_starts(indices: tuple[HloInstruction, ...], whole: tuple[int, ...], part: tuple[int, ...]) -> list[int] | None:
+def _known_starts(view: DynamicSlice) -> list[int] | None:
+    indices, whole = view.starts, view.whole.shape.dims
     if len(indices) != len(whole) or any(index.opcode != "constant" or index.shape.dims for index in indices):
         return None
     numbers = [int(index.constant_array) for index in indices]
-    return [min(max(n, 0), size - taken) for n, size, taken in zip(numbers, whole, part, strict=True)]
+    return [min(max(n, 0), size - taken) for n, size, taken in zip(numbers, whole, view.sizes, strict=True)]
 
 
 def concatenate_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

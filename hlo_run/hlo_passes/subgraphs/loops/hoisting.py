@@ -8,6 +8,7 @@ from hlo_run.hlo.edit import clone_called, clone_with_fusions, copy_instruction,
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.loops.edits import add_to_state
+from hlo_run.walks import post_order
 
 _PINNED_TARGETS = frozenset(("SPMDFullToShardShape", "SPMDShardShapeToFull", "MoveToHost", "MoveToDevice"))
 
@@ -84,16 +85,11 @@ class _Copies:
 
     def of(self, old: HloInstruction) -> HloInstruction:
         """Return the copy of an instruction, whose operands are copied first."""
-        waiting = [old]
-        while waiting:
-            top = waiting[-1]
-            missing = [operand for operand in top.operands if operand not in self._made and not self._is_state(top)]
-            if top not in self._made and not missing:
-                self._made[top] = self._copy(top)
-            if missing:
-                waiting += missing
-            else:
-                waiting.pop()
+        for value in post_order(
+            old, lambda value: () if value in self._made or self._is_state(value) else reversed(value.operands)
+        ):
+            if value not in self._made:
+                self._made[value] = self._copy(value)
         return self._made[old]
 
     def _is_state(self, value: HloInstruction) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.records import replace
 from hlo_run.sharding.partitioning.handlers.shapes import slice_part
 from hlo_run.sharding.partitioning.handlers.visit import Visit
@@ -27,7 +28,8 @@ Edges = list[tuple[int, int, int]]
 def constant_starts(v: Visit) -> list[int] | None:
     """Return the start indices of an update, or None if one is not constant or out of bounds."""
     found: list[int] = []
-    for index, size, whole in zip(v.hlo.operands[2:], v.hlo.operands[1].shape.dims, v.hlo.shape.dims, strict=True):
+    view = DynamicSlice.of(v.hlo)
+    for index, size, whole in zip(view.starts, view.sizes, v.hlo.shape.dims, strict=True):
         if index.opcode != "constant":
             return None
         start = int(np.asarray(index.constant_array))
