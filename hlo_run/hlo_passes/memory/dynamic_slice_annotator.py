@@ -235,7 +235,7 @@ def _first_offsets(instruction: HloInstruction, search: _Search, limit: int) -> 
 
 def _record(loop: dict[str, str], offset: int, stride: int) -> dict[str, object]:
     linear = {"byte_offset": str(offset), "byte_stride": str(stride)}
-    return {"byte_offset": "0", **loop, "byte_stride": "0", "linear": linear}
+    return {**loop, "byte_offset": "0", "byte_stride": "0", "linear": linear}
 
 
 def _strides_bytes(shape: Shape) -> Sequence[int | None]:
