@@ -116,7 +116,7 @@ def has_same_values(text: str, later: str = "") -> bool:
     `later` is the text of the divided module after more passes, whose values are taken instead of those after the partitioner.
     """
     whole, module = (hlo_run.parse(text, verified=False) for _ in range(2))
-    count = int(module.attrs.get("num_partitions", 1))
+    count = module.num_partitions
     arguments = make_fake_arguments(whole, RandomEngine(1))
     expected = Reference(whole).run([arguments] * count, 1, count, 42)[0]
     ctx = PassContext(preset(DEFAULT_TARGET), CompileOptions())
@@ -147,7 +147,7 @@ def pairs_of(files: list[Path], options: argparse.Namespace, folder: Path) -> li
     found: list[Path] = []
     for file in files:
         module = hlo_run.parse(file.read_text())
-        if int(module.attrs.get("replica_count", 1)) != 1:
+        if module.replica_count != 1:
             continue
         is_single = module.attrs.get("num_partitions", 1) == 1
         if is_single and not annotate(module, file.name, options.seed, None, options.shardy):
@@ -190,7 +190,7 @@ def judge_xla_cpu(files: list[Path], command: str) -> None:
     with XlaCpu(command) as xla:
         for file in files:
             module = hlo_run.parse(file.read_text(), verified=False)
-            count = int(module.attrs.get("num_partitions", 1))
+            count = module.num_partitions
             arguments = make_fake_arguments(module, RandomEngine(1))
             expected = _leaves(Reference(module).run([arguments] * count, 1, count, 42)[0])
             inputs = [np.asarray(leaf) for argument in arguments for leaf in _leaves(argument)]
