@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def fact(module: HloModule, find: Callable[[HloModule], _T]) -> _T:
-    """Return `find(module)`. `find` is a plain function that reads instructions alone: to edit the header is no new version."""
+    """Return `find(module)`. `find` must not read the header: an edit of the header does not change the version."""
     known = module.facts.get(find)
     if known is None or known[0] != module.version:
         known = module.facts[find] = module.version, find(module)

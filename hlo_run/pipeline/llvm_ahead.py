@@ -71,7 +71,7 @@ def llvm_ahead(ctx: PassContext) -> Generator[None]:
 
 
 def compiled_ahead(ir_text: str, settings: LlvmSettings) -> CompiledPtx | None:
-    """Return the result of the fork; None if there is no fork."""
+    """Return what the forked process computed, or None if no process was forked."""
     return _assistant.ask((ir_text, settings)) if _assistant is not None else None
 
 

@@ -63,7 +63,7 @@ class ValueSets:
         return self._sets.get(HloPosition(instruction, index), frozenset())
 
     def uses(self, value: HloPosition) -> list[HloUse]:
-        """Return the uses of a value. Entering a tuple, or being read from one, is no use."""
+        """Return the uses of a value, without those that put it into a tuple or read it from one."""
         return self._uses.get(value, [])
 
 
