@@ -131,7 +131,7 @@ class CollectiveFlags(FlagRecord):
         "collective-combiner-annotator: let combiners join collectives that nothing runs beside, as far as the memory allows.",
     )
     xla_gpu_enable_nccl_user_buffers: bool = flag(
-        False, "Put what collectives read and write into a memory space of its own, S(1), and copy parameters and results."
+        False, "Put what collectives read and write into a memory space of its own, S(7), and copy parameters and results."
     )
     xla_gpu_experimental_enable_nccl_symmetric_buffers: bool = flag(False, "The same as --xla_gpu_enable_nccl_user_buffers here.")
 
