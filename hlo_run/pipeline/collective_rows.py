@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, REDUCING_COLLECTIVE
 from hlo_run.options import CompileOptions
 from hlo_run.options.flag import names
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
+COLLECTIVE_STARTS: tuple[Opcode, ...] = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 _REDUCE, _GATHER = "collectives.all_reduce", "collectives.all_gather"
 
 
