@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
+from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import Draw
 from hlo_run.reference.values import widen
@@ -34,6 +35,8 @@ _OVERFLOWING = OwnDraw(Draw(floats=(-300.0, 300.0), integers=(-4, 8)), is_enough
 _LARGE = OwnDraw(Draw(floats=(-100.0, 100.0), integers=(-4, 8), unusual=True), is_enough=False)
 # Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
 _TURNS = ((4, 4), (16, 2))
+# The same where one index decides: out of bounds at both ends, from the end, first, last, another.
+_INDEX_TURNS = 6
 _CHEAP_ELEMENTS = 1 << 18
 # Numbers below this constant matter where it is added, or compared with. They are smaller by so many powers of two.
 _LITTLE, _MUCH_SMALLER = 2.0**-10, 36
@@ -41,6 +44,7 @@ _ADDS: frozenset[Opcode] = frozenset(("add", "subtract", "maximum", "compare"))
 _AT_AN_INDEX: frozenset[Opcode] = opcode_set("gather scatter dynamic-slice dynamic-update-slice")
 _EXPONENTIALS: frozenset[Opcode] = frozenset(("exponential", "exponential-minus-one", "logistic"))
 _CALLS: frozenset[Opcode] = frozenset(("fusion", "call", "while", "conditional"))
+_INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.is_integer)
 _MOVES: frozenset[Opcode] = frozenset(("broadcast", "bitcast", "reshape", "copy"))
 
 
@@ -56,10 +60,15 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
         return (*draws, OwnDraw(replace(usual, smaller=smaller)), *_DRAWS[1:])
     if any(i.opcode in _EXPONENTIALS for i in module.instructions):
         draws.append(_LARGE)
+    kinds = {p.shape.element_type for p in module.entry.parameters if p.shape.is_array and not p.shape.rank}
+    # An index that is alone meets both values of a condition.
+    pairs = "pred" in kinds and len(kinds & _INTEGERS) > 0
     turns = max(_turns(module), 1 if smaller == usual.smaller else 2)
-    draws += [
-        OwnDraw(replace(usual, turn=t, smaller=smaller if t == 1 else usual.smaller), is_enough=False) for t in range(1, turns)
-    ]
+    if turns == _TURNS[0][1] and kinds & _INTEGERS:
+        turns = _INDEX_TURNS * (1 + pairs) + 1
+    for turn in range(1, turns):
+        own = replace(usual, turn=turn, pairs=pairs, smaller=smaller if turn == 1 else usual.smaller)
+        draws.append(OwnDraw(own, is_enough=False))
     return (*draws, *_DRAWS)
 
 

@@ -12,6 +12,7 @@ from hlo_run.hlo.feeds import Feed, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.arguments.choices import NO_CHOICE, Choice, Choices
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.recipes import Recipe
@@ -24,8 +25,6 @@ from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory,
 RARITY = 8
 # Unusual integers, of all bits, are as rare. Unusual floats are larger by at most so many powers of two.
 _MOST_LARGER = 2
-# The turn in which truth values that are alone are true, and integers that are alone the largest usual ones.
-_LAST_TURN = 3
 
 
 class Draw(Struct, frozen=True):
@@ -37,8 +36,9 @@ class Draw(Struct, frozen=True):
     `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
     index that a use constrains the largest one in bounds, except those of scatters. `unusual` is for kernels that handle all
     numbers: floats have many sizes, with larger ones at the ends of each dimension, and more integers are out of bounds, from the
-    end, or of all bits. Floats are smaller by up to `smaller` powers of two. With several draws of one module, `turn` counts
-    them: its truth values and integers that are alone take another of their values in each.
+    end, at the edges of what the module handles, or of all bits. Floats are smaller by up to `smaller` powers of two. With
+    several draws of one module, `turn` counts them: its truth values and integers that are alone take another of their values
+    in each. `pairs`: the integers keep theirs for two turns, so that they meet both truth values.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
@@ -49,6 +49,7 @@ class Draw(Struct, frozen=True):
     unusual: bool = False
     smaller: int = 10
     turn: int = 0
+    pairs: bool = False
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
@@ -96,10 +97,12 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
             return np.zeros(shape.dims, shape.dtype.numpy)
         constraints = constraints_of(parameter, path)
         choice = NO_CHOICE if choices is None or draw.xla else choices.of(parameter.parameter_number, path)
-        values = _line(shape.dtype, shape.element_count, constraints, choice, engine, draw).reshape(shape.dims)
+        own = draw if not draw.turn else replace(draw, turn=draw.turn // (1 + draw.pairs) + parameter.parameter_number + 1)
+        values = _line(shape.dtype, shape.element_count, constraints, choice, engine, own).reshape(shape.dims)
         if draw.turn and shape.dtype.kind == "pred" and values.size == 1:
-            # Two of them take all four pairs of values in four turns.
-            values = np.full(shape.dims, draw.turn >> parameter.parameter_number % 2 & 1, np.bool_)
+            # Two of them take all four pairs of values in four turns, and each both values in turns 2n and 2n + 1.
+            is_other = draw.turn >> 1 & parameter.parameter_number
+            values = np.full(shape.dims, (draw.turn ^ is_other) & 1, np.bool_)
         if (
             draw.unusual
             and (values.size > 1 or draw.turn)
@@ -204,9 +207,9 @@ def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice
     else:
         values = engine.integers(dtype, low, high, count)
     if meaning is not None and draw.unusual:
-        kinds = [kind for kind in (meaning.rare, *meaning.special, meaning.stray) if kind is not None]
+        kinds = [kind for kind in (meaning.rare, *meaning.special, *meaning.beyond, *meaning.edges) if kind is not None]
         if draw.turn and count == 1:
-            kinds = [high] if draw.turn == _LAST_TURN else [[*kinds, (low, high)][(draw.turn - 1) % (len(kinds) + 1)]]
+            kinds = [[*kinds, (low, high)][draw.turn % (len(kinds) + 1)]]
         values = _with_rare(values, dtype, kinds, len(kinds) + (count > 1), engine)
     elif meaning is not None and count > 1:
         values = _with_rare(values, dtype, (meaning.rare, *meaning.special), RARITY, engine)

@@ -217,7 +217,8 @@ class Perturbation:
         def decided(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
             value, x, y = (np.asarray(each) for each in (evaluate(instruction, operands, calls), *operands))
             apart = np.abs(x - y)
-            is_near = (apart > 0) & (apart <= most * np.maximum(np.abs(x), np.abs(y)))
+            # No rounding makes a number infinite: the distance from infinity is infinite, as is any part of it.
+            is_near = (apart > 0) & np.isfinite(apart) & (apart <= most * np.maximum(np.abs(x), np.abs(y)))
             words = self._engine.words((apart.size + 63) // 64)
             chosen = np.unpackbits(words.view(np.uint8), count=apart.size).reshape(apart.shape)
             return np.asarray(np.logical_xor(value, is_near & (chosen != 0)))

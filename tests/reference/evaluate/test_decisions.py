@@ -69,6 +69,17 @@ def test_another_comparison_is_found(result: str) -> None:
         assert _judged("LE", result, [zeros, np.zeros(64, np.float32)], np.zeros(64)).mismatches == 64
 
 
+def test_no_rounding_makes_a_number_infinite() -> None:
+    module = hlo_run.parse(
+        "HloModule m ENTRY e { p = f32[64] parameter(0) x = f32[64] exponential(p) i = f32[] constant(inf) "
+        "b = f32[64] broadcast(i), dimensions={} c = pred[64] compare(x, b), direction=EQ z = f32[] constant(0) "
+        "zs = f32[64] broadcast(z), dimensions={} ROOT s = f32[64] select(c, zs, x) }"
+    )
+    p = np.linspace(-3, 3, 64, dtype=np.float32)
+    expected: Any = Reference(module).run([[p]])[0]
+    assert judge_alone(module, [p], expected, np.zeros(64, np.float32), ErrorSpec(1e-3, 1e-3)).mismatches == 64
+
+
 def test_a_rounded_integer_may_be_the_next_one() -> None:
     module = hlo_run.parse(
         "HloModule m ENTRY e { p = f32[64] parameter(0) t = f32[] constant(0.1) c = f32[64] broadcast(t), dimensions={} "
