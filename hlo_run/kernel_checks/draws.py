@@ -11,6 +11,7 @@ from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import Draw
+from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.values import widen
 
 
@@ -33,6 +34,10 @@ _DRAWS = (
 _OVERFLOWING = OwnDraw(Draw(floats=(-300.0, 300.0), integers=(-4, 8)), is_enough=False)
 # Exponentials of numbers of all sizes are near overflow now and then.
 _LARGE = OwnDraw(Draw(floats=(-100.0, 100.0), integers=(-4, 8), unusual=True), is_enough=False)
+# Where rows are few and short, each of their numbers is the largest or smallest one in one of at most so many draws.
+_MOST_PEAKS = 6
+_MANY_ROWS = 4
+_EXTREMES: dict[Opcode, int] = {"maximum": 1, "minimum": -1}
 # Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
 _TURNS = ((4, 4), (16, 2))
 # The same where one index decides: out of bounds at both ends, from the end, first, last, another.
@@ -69,6 +74,8 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
     for turn in range(1, turns):
         own = replace(usual, turn=turn, pairs=pairs, smaller=smaller if turn == 1 else usual.smaller)
         draws.append(OwnDraw(own, is_enough=False))
+    for sign, count in _peaks(module).items():
+        draws += [OwnDraw(replace(usual, turn=turn, peaks=sign), is_enough=False) for turn in range(1, count + 1)]
     return (*draws, *_DRAWS)
 
 
@@ -76,6 +83,30 @@ def _subtracts_maximum(module: HloModule) -> bool:
     """True if a module finds the maxima of rows, and exponentials."""
     opcodes = {(i.opcode, i.to_apply.root.opcode if i.opcode == "reduce" else "") for i in module.instructions}
     return {("reduce", "maximum"), ("exponential", "")} <= opcodes
+
+
+def _peaks(module: HloModule) -> dict[int, int]:
+    """Return on how many draws a kernel is judged whose rows have a peak, by its sign."""
+    counts: dict[int, int] = {}
+    for instruction in module.instructions:
+        if instruction.opcode != "reduce":
+            continue
+        terms, rows = term_count(instruction), max(leaf.element_count for _, leaf in instruction.shape.leaves())
+        if rows >= _MANY_ROWS * terms:
+            continue
+        for sign in _signs(instruction.to_apply):
+            counts[sign] = max(counts.get(sign, 0), min(_MOST_PEAKS, -(-terms // rows)))
+    return counts
+
+
+def _signs(reducer: HloComputation) -> set[int]:
+    """Return the signs of the numbers that a reducer chooses: 1 if it finds maxima, -1 for minima."""
+    found = {_EXTREMES[i.opcode] for i in reducer.instructions if i.opcode in _EXTREMES}
+    # Reducers of several arrays choose by a comparison.
+    directions = {
+        i.comparison_direction for i in reducer.instructions if i.opcode == "compare" and i.operands[0].shape.dtype.is_float
+    }
+    return found | {1 for d in directions if d in ("GT", "GE")} | {-1 for d in directions if d in ("LT", "LE")}
 
 
 def _turns(module: HloModule) -> int:

@@ -127,6 +127,24 @@ def test_numbers_are_as_small_as_a_constant_that_is_added() -> None:
     assert not _before_usual(SUM.replace("LITTLE", "0.5"))
 
 
+@pytest.mark.parametrize(("op", "sign"), [("maximum", 1), ("minimum", -1)])
+def test_each_number_of_few_short_rows_is_an_extreme_once(op: str, sign: int) -> None:
+    text = f"""HloModule m
+extreme {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] {op}(a, b) }}
+ENTRY e {{
+  x = f32[3,10] parameter(0)
+  limit = f32[] constant(0)
+  ROOT r = f32[3] reduce(x, limit), dimensions={{1}}, to_apply=extreme
+}}
+"""
+    draws = _before_usual(text)
+    assert [draw.peaks for draw in draws] == [sign] * 4
+    module = hlo_run.parse(text)
+    drawn = [np.asarray(make_fake_arguments(module, 7, draw=draw)[0]) for draw in draws]
+    assert {int(place) for values in drawn for place in np.argmax(sign * values, axis=1)} == set(range(10))
+    assert not _before_usual(text.replace("[3,10]", "[40,10]").replace("f32[3]", "f32[40]"))
+
+
 def test_exponentials_are_near_overflow() -> None:
     (draw,) = _before_usual(EXPONENTIAL)
     assert draw.floats == (-100.0, 100.0)

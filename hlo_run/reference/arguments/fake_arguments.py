@@ -25,6 +25,8 @@ from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory,
 RARITY = 8
 # Unusual integers, of all bits, are as rare. Unusual floats are larger by at most so many powers of two.
 _MOST_LARGER = 2
+# A peak is so many times as large as the largest other number.
+_PEAK = 2.0
 
 
 class Draw(Struct, frozen=True):
@@ -38,7 +40,9 @@ class Draw(Struct, frozen=True):
     numbers: floats have many sizes, with larger ones at the ends of each dimension, and more integers are out of bounds, from the
     end, at the edges of what the module handles, or of all bits. Floats are smaller by up to `smaller` powers of two. With
     several draws of one module, `turn` counts them: its truth values and integers that are alone take another of their values
-    in each. `pairs`: the integers keep theirs for two turns, so that they meet both truth values.
+    in each. `pairs`: the integers keep theirs for two turns, so that they meet both truth values. `peaks` is 1 if one number of
+    each row is to be its largest one, -1 if its smallest: in each turn another one. Integers that are alone have their largest
+    value then.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
@@ -50,6 +54,7 @@ class Draw(Struct, frozen=True):
     smaller: int = 10
     turn: int = 0
     pairs: bool = False
+    peaks: int = 0
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
@@ -110,6 +115,8 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
             and constraints.identity is None
         ):
             values = _of_many_sizes(values, shape, engine, draw.smaller)
+            if draw.peaks and shape.rank and not shape.dtype.is_complex:
+                values = _with_peaks(values, shape, draw)
         return _probabilities(values, shape.dtype, choice.recipe.rows) if choice.recipe.rows >= 0 and values.size else values
 
     return build(parameter.shape, ())
@@ -126,6 +133,15 @@ def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine, smaller: i
             is_end = np.isin(np.arange(size), (0, size - 1))
             powers = powers + is_end.reshape(size, *(1,) * (shape.rank - axis - 1))
     return narrow(widen(values, shape.dtype) * np.ldexp(1.0, np.minimum(powers, _MOST_LARGER)), shape.dtype)
+
+
+def _with_peaks(values: Array, shape: Shape, draw: Draw) -> Array:
+    """Return the numbers with a peak in each row, at the next place in the next row, and in the next turn after the last row."""
+    size = shape.dims[-1]
+    wide = widen(values, shape.dtype).reshape(-1, size).copy()
+    rows = np.arange(wide.shape[0])
+    wide[rows, (rows + wide.shape[0] * draw.turn) % size] = draw.peaks * _PEAK * np.abs(wide).max()
+    return narrow(wide.reshape(values.shape), shape.dtype)
 
 
 def _probabilities(values: Array, dtype: DType, dim: int) -> Array:
@@ -209,7 +225,7 @@ def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice
     if meaning is not None and draw.unusual:
         kinds = [kind for kind in (meaning.rare, *meaning.special, *meaning.beyond, *meaning.edges) if kind is not None]
         if draw.turn and count == 1:
-            kinds = [[*kinds, (low, high)][draw.turn % (len(kinds) + 1)]]
+            kinds = [high] if draw.peaks else [[*kinds, (low, high)][draw.turn % (len(kinds) + 1)]]
         values = _with_rare(values, dtype, kinds, len(kinds) + (count > 1), engine)
     elif meaning is not None and count > 1:
         values = _with_rare(values, dtype, (meaning.rare, *meaning.special), RARITY, engine)
