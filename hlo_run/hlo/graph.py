@@ -465,7 +465,7 @@ class HloModule(HeaderAttributes):
         self._found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = (-1, {})
         self.instruction_names = NameUniquer()
         self.call_order = CallOrder()
-        self._computation_names = NameUniquer()
+        self.computation_names = NameUniquer()
 
     @property
     def entry(self) -> HloComputation:
@@ -502,7 +502,7 @@ class HloModule(HeaderAttributes):
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
-        computation.name = self._computation_names.unique(computation.name)
+        computation.name = self.computation_names.unique(computation.name)
         for instruction in computation.instructions:
             instruction.name = self.unique_instruction_name(instruction.name)
         return self.add_named_computation(computation, is_entry)
@@ -595,4 +595,4 @@ class HloModule(HeaderAttributes):
 
     def unique_computation_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""
-        return self._computation_names.unique(name)
+        return self.computation_names.unique(name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.opcodes.traits import REDUCING_COLLECTIVE
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, REDUCING_COLLECTIVE
 from hlo_run.options import CompileOptions
 from hlo_run.options.flag import names
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
+COLLECTIVE_STARTS: tuple[Opcode, ...] = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 _REDUCE, _GATHER = "collectives.all_reduce", "collectives.all_gather"
 
 
@@ -157,7 +158,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         HloRow("dce", _pass("simplifiers.dce")),
         HloRow(
             "while-loop-trip-count-annotator",
-            _pass("control_flow.while_loop_trip_count_annotator"),
+            _pass("control_flow.loops.while_loop_trip_count_annotator"),
             for_opcodes=("while",),
         ),
     ),
@@ -190,7 +191,7 @@ COMBINERS: tuple[HloRow, ...] = (
         _pass(
             "collectives.combiners.collective_combiner_annotator",
             conversion=_passes("asynchronous.async_collective_creator", "asynchronous.async_collective_annotator"),
-            overlap=_passes("asynchronous.latency_hiding_scheduler", "asynchronous.convert_async_to_sync"),
+            overlap=_passes("scheduling.latency_hiding_scheduler", "asynchronous.convert_async_to_sync"),
         ),
         when=_combines_by_memory,
     ),
@@ -248,7 +249,7 @@ MESSAGE_ORDER = HloGroup(
     (
         HloRow(
             "latency-hiding-scheduler-preparation",
-            _pass("asynchronous.latency_hiding_scheduler_preparation"),
+            _pass("scheduling.latency_hiding_scheduler_preparation"),
             for_opcodes=("send", "recv"),
             when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
         ),
@@ -260,7 +261,7 @@ MESSAGE_ORDER = HloGroup(
 def _estimates(name: str, when: Callable[[CompileOptions], object]) -> HloRow:
     return HloRow(
         name,
-        _pass(f"asynchronous.{name.replace('-', '_')}"),
+        _pass(f"costs.{name.replace('-', '_')}"),
         when=lambda c: c.options.xla_gpu_collect_cost_model_stats and bool(when(c.options)),
     )
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from hlo_run.analysis.buffers.schedulers import followers
 from hlo_run.analysis.latency.async_kinds import is_collective_done, is_collective_start, is_sync
+from hlo_run.analysis.latency.memory_schedulers import followers
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, TRANSFER
 

@@ -22,7 +22,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Side, dot_side, size_of
-from hlo_run.hlo_passes.subgraphs.rearrangement import MOVES, NotOneTranspose, Rearrangement
+from hlo_run.hlo_passes.dots.rearrangement import MOVES, NotOneTranspose, Rearrangement
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')

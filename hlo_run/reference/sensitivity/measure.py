@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.alterations import TooManyRuns
+from hlo_run.reference.sensitivity.chains import Chains
 from hlo_run.reference.sensitivity.kernel_sight import KernelSight, KernelSights, in_order
 from hlo_run.reference.sensitivity.notice import Notices
 from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UNSUPPORTED, UNUSED, reason
@@ -30,6 +31,8 @@ from hlo_run.walks import reaches
 _ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1e8, 4e6, 6.0, 5e8
 # Exits at which a change of a kernel may be looked for.
 _NEAR_EXITS = 3
+# The part of what is left that one chain may take.
+_OF_BUDGET = 0.05
 # What is left for the evaluations with several altered kernels.
 _RESERVED_RUNS = 2.0
 
@@ -59,10 +62,11 @@ class _Measure:
         self._exits = {number: _Exit(needed) for number, needed in _needed(run).items()}
         self._near = _near_exits(run)
         self._work_of = np.array(run.work)
+        self._chains = Chains(run, notices)
 
     def measured(self) -> KernelSights:
         """Return the records of all kernels."""
-        distances: dict[HloInstruction, float] = {}
+        far: list[HloInstruction] = []
         for kernel in self._kernels:
             exits = self._exits_of(kernel)
             if not exits:
@@ -71,13 +75,30 @@ class _Measure:
                 self._know(kernel, False, NOT_RUN if _is_needed(kernel) else UNUSED)
             elif self._is_large_exit(kernel) and self._run.shows_in_sample(kernel, self._notices):
                 self._know(kernel, True)
+                self._chains.seen.add(kernel)
             else:
-                distances[kernel] = self._work(self._between(kernel, exits[0]))
+                far.append(kernel)
+        far = self._not_in_chains(self._not_in_chains(far[::-1])[::-1])
+        distances = {kernel: self._work(self._between(kernel, self._exits_of(kernel)[0])) for kernel in far}
         doubtful = [kernel for kernel in sorted(distances, key=distances.__getitem__) if not self._is_seen_alone(kernel)]
         # Those that were altered alone are mostly not seen, the others mostly are.
         self._resolve([kernel for kernel in doubtful if kernel in self._traces])
         self._resolve([kernel for kernel in doubtful if kernel not in self._traces])
         return in_order(self._known.values(), [kernel.name for kernel in self._kernels])
+
+    def _not_in_chains(self, kernels: Sequence[HloInstruction]) -> list[HloInstruction]:
+        """Return the kernels whose change does not show by chains. The first are best the last of the schedule."""
+        left: list[HloInstruction] = []
+        chains = self._chains
+        for kernel in kernels:
+            shows = chains.shows(kernel, min(self._budget - self._reserve, _OF_BUDGET * self._budget))
+            self._budget -= chains.work
+            if shows:
+                self._know(kernel, True)
+                chains.seen.add(kernel)
+            else:
+                left.append(kernel)
+        return left
 
     def _is_large_exit(self, kernel: HloInstruction) -> bool:
         """True for a kernel whose result is compared itself, if the budget does not allow to compare all of it once more."""
