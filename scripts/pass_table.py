@@ -55,7 +55,6 @@ WHY_OPEN = {
     "collective-domain-assigner": _DOMAINS,
     "group-collectives-by-key": "collectives with a key are not joined",
     "conv-fp8-fallback": "it asks cuDNN whether it has a plan",
-    "constant-fill-copy-rewriter": "a copy of a filled array stays a copy",
     "pdl-launch-annotation": _TRITON,
     "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",

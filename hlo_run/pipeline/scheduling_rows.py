@@ -27,6 +27,7 @@ SCHEDULING: tuple[HloGroup, ...] = (
             ),
             HloRow("loop-schedule-linearizer", _pass("memory.loop_schedule_linearizer")),
             HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
+            HloRow("constant-fill-copy-rewriter", _pass("memory.constant_fill_copy_rewriter"), for_opcodes=("copy",)),
             HloRow("copy_fusion", _pass("fusion.copy_fusion")),
             HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),
         ),
