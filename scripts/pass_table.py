@@ -35,6 +35,7 @@ _WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/sharding/partitioning/
 NOT_NEEDED = {
     "apply-xla-transforms": "applies edits that a caller of XLA's library registers; a command line cannot",
     "collectives-schedule-linearizer": "acts only while XLA measures convolutions on a device, which hlo-run does not do",
+    "conv-fp8-fallback": "acts on fusions of cuDNN, which `--xla_gpu_experimental_enable_conv_fusion` makes on a device",
     "deviceless-estimate-cub-sort-scratch-size": "`estimate-cub-sort-scratch-size` runs instead, as with a device",
     "hlo-verifier": "changes nothing; `--verify` says when the verifier runs",
     "nullary-function-wrap-inliner": "`call-inliner` inlines all calls, those without parameters too",
@@ -54,8 +55,6 @@ WHY_OPEN = {
     "legalize-collective-domain": _DOMAINS,
     "collective-domain-assigner": _DOMAINS,
     "group-collectives-by-key": "collectives with a key are not joined",
-    "conv-fp8-fallback": "it asks cuDNN whether it has a plan",
-    "pdl-launch-annotation": _TRITON,
     "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
     "splitk-rewriter": _TRITON,
