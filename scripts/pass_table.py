@@ -54,7 +54,6 @@ WHY_OPEN = {
     "async-collective-custom-call-rewriter": "custom calls that stand for asynchronous collectives stay custom calls",
     "legalize-collective-domain": _DOMAINS,
     "collective-domain-assigner": _DOMAINS,
-    "group-collectives-by-key": "collectives with a key are not joined",
     "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
     "splitk-rewriter": _TRITON,

@@ -13,6 +13,7 @@ from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
 COLLECTIVE_STARTS: tuple[Opcode, ...] = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
+_GROUPED: tuple[Opcode, ...] = ("all-gather", "all-reduce", "reduce-scatter")
 _REDUCE, _GATHER = "collectives.all_reduce", "collectives.all_gather"
 
 
@@ -217,6 +218,7 @@ COMBINERS: tuple[HloRow, ...] = (
         when=_has_kernels,
     ),
     HloRow("collective-fusion", _pass("collectives.collective_fusion"), for_opcodes=("all-reduce",), when=_has_kernels),
+    HloRow("group-collectives-by-key", _pass("collectives.group_collectives_by_key"), for_opcodes=_GROUPED),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
     HloRow(
         "all-reduce-blueconnect",

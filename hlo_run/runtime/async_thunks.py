@@ -64,10 +64,12 @@ def _annotated_stream(start: HloInstruction) -> str:
 
 
 def is_communication(start: HloInstruction) -> bool:
-    """Return True for the start of a collective, or of a computation on the stream for collectives."""
+    """Return True for the start of a collective, of a group of collectives, or of a computation on the stream for collectives."""
     if start.opcode != "async-start":
         return start.opcode in COLLECTIVE
-    return start.called_computations[0].root.opcode in COLLECTIVE or _annotated_stream(start).lower() == _COLLECTIVE_STREAM
+    if _has(start, _GROUP) or _annotated_stream(start).lower() == _COLLECTIVE_STREAM:
+        return True
+    return start.called_computations[0].root.opcode in COLLECTIVE
 
 
 def _start(context: ThunkContext, start: HloInstruction) -> list[Thunk]:

@@ -209,8 +209,11 @@ def _is_of_partitioner(instruction: HloInstruction) -> bool:
     return marked or bool(collective_config(instruction).get("is_spmd_generated", False))
 
 
-def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:
-    """Return the name that a framework gave the collectives that may be combined, or "", and whether they are pipelined."""
-    name = frontend_attribute(instruction, "combiner_key") or ""
+def combiner_key(instruction: HloInstruction) -> tuple[str, bool, str]:
+    """Return what must be equal to combine collectives, and whether they are pipelined.
+
+    These are the names that a framework gave collectives that may be combined, and that start together; "" without one.
+    """
+    name, group = (frontend_attribute(instruction, key) or "" for key in ("combiner_key", "collective_group_key"))
     config = str(instruction.attrs.get("backend_config") or "")
-    return name, '"is_pipelined":true' in config.replace(" ", "")
+    return name, '"is_pipelined":true' in config.replace(" ", ""), group
