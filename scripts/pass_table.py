@@ -28,7 +28,6 @@ OPEN = "open"
 
 _HOST_MEMORY = "no work and no memory moves to the host"
 _TRITON = "hlo-run has no Triton"
-_DOMAINS = "collectives have no domains, as without `--xla_gpu_collective_domain_assignment`"
 # Pipelines that a pass of ours runs itself, without rows, and the file that does so.
 _WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/sharding/partitioning/cleanup.py")}
 # Why a pass of XLA's needs no row of ours: a compilation without it has the same result.
@@ -52,8 +51,6 @@ WHY_OPEN = {
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
     "composite-rewriter": "composite calls stay calls",
     "async-collective-custom-call-rewriter": "custom calls that stand for asynchronous collectives stay custom calls",
-    "legalize-collective-domain": _DOMAINS,
-    "collective-domain-assigner": _DOMAINS,
     "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
     "splitk-rewriter": _TRITON,

@@ -61,6 +61,11 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
     "collective-optimizations",
     (
         HloRow(
+            "legalize-collective-domain",
+            _pass("collectives.legalize_collective_domain"),
+            for_opcodes=tuple(sorted(COLLECTIVE)),
+        ),
+        HloRow(
             "ragged-all-to-all-canonicalizer",
             _pass("collectives.exchange.ragged_all_to_all_canonicalizer"),
             for_opcodes=("ragged-all-to-all",),
@@ -186,6 +191,13 @@ def _has_kernels(c: PassContext) -> bool:
     return bool(kinds & {"ALL_REDUCE", "ALL_COLLECTIVES"}) or (changes_default and not is_removed)
 
 
+_ASSIGN_DOMAINS = HloRow(
+    "collective-domain-assigner",
+    _pass("collectives.collective_domain_assigner"),
+    for_opcodes=tuple(sorted(COLLECTIVE)),
+    when=lambda c: bool(c.options.xla_gpu_collective_domain_assignment),
+)
+
 COMBINERS: tuple[HloRow, ...] = (
     HloRow(
         "collective-combiner-annotator",
@@ -218,8 +230,10 @@ COMBINERS: tuple[HloRow, ...] = (
         when=_has_kernels,
     ),
     HloRow("collective-fusion", _pass("collectives.collective_fusion"), for_opcodes=("all-reduce",), when=_has_kernels),
+    _ASSIGN_DOMAINS,
     HloRow("group-collectives-by-key", _pass("collectives.group_collectives_by_key"), for_opcodes=_GROUPED),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
+    _ASSIGN_DOMAINS,
     HloRow(
         "all-reduce-blueconnect",
         _pass(f"{_REDUCE}.all_reduce_blueconnect", devices_per_host=_devices_per_host),

@@ -18,6 +18,7 @@ from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_confi
 
 # XLA's defaults; it gives streams to starts in turn.
 _COMPUTATION_STREAMS, _COMMUNICATION_STREAMS, _MORE_COMMUNICATION_STREAMS = 4, 1, 2
+_FABRIC, _FABRIC_STREAM = "_SCALE_UP_FABRIC", 3
 _STREAM = "_xla_stream_annotation"
 _COLLECTIVE_STREAM = "collective"
 _GROUP = "_collectives_group"
@@ -44,6 +45,8 @@ def stream_numbers(module: HloModule, many_for_communication: bool = False) -> d
                 given = _annotated_stream(instruction)
                 if given.isdecimal():
                     numbers[instruction] = int(given)
+                elif _uses_fabric(instruction):
+                    numbers[instruction] = _FABRIC_STREAM
                 elif is_communication(instruction):
                     numbers[instruction] = communication_starts % streams
                     communication_starts += 1
@@ -53,6 +56,11 @@ def stream_numbers(module: HloModule, many_for_communication: bool = False) -> d
             elif instruction.opcode in SYNC_CONTROL_FLOW:
                 waiting += instruction.called_computations
     return numbers
+
+
+def _uses_fabric(start: HloInstruction) -> bool:
+    """True for collectives with XLA's domain of the fabric between near devices."""
+    return str(record(backend_config(start), "collective_backend_config").get("communication_domain", "")).endswith(_FABRIC)
 
 
 def _has(start: HloInstruction, name: str) -> bool:
