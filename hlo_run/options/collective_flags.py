@@ -134,10 +134,10 @@ class CollectiveFlags(FlagRecord):
 
     xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(
         False,
-        "collective-combiner-annotator: let combiners join collectives that nothing runs beside, as far as the memory allows.",
+        "collective-combiner-annotator: let combiners join collectives of several hosts that run beside nothing, by free memory.",
     )
     xla_gpu_enable_nccl_user_buffers: bool = flag(
-        False, "Put what collectives read and write into a memory space of its own, S(1), and copy parameters and results."
+        False, "Put what collectives read and write into a memory space of its own, S(7), and copy parameters and results."
     )
     xla_gpu_experimental_enable_nccl_symmetric_buffers: bool = flag(False, "The same as --xla_gpu_enable_nccl_user_buffers here.")
 
