@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
+from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import Draw
+from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.values import widen
 
 
@@ -32,8 +34,14 @@ _DRAWS = (
 _OVERFLOWING = OwnDraw(Draw(floats=(-300.0, 300.0), integers=(-4, 8)), is_enough=False)
 # Exponentials of numbers of all sizes are near overflow now and then.
 _LARGE = OwnDraw(Draw(floats=(-100.0, 100.0), integers=(-4, 8), unusual=True), is_enough=False)
+# Where rows are few and short, each of their numbers is the largest or smallest one in one of at most so many draws.
+_MOST_PEAKS = 6
+_MANY_ROWS = 4
+_EXTREMES: dict[Opcode, int] = {"maximum": 1, "minimum": -1}
 # Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
 _TURNS = ((4, 4), (16, 2))
+# The same where one index decides: out of bounds at both ends, from the end, first, last, another.
+_INDEX_TURNS = 6
 _CHEAP_ELEMENTS = 1 << 18
 # Numbers below this constant matter where it is added, or compared with. They are smaller by so many powers of two.
 _LITTLE, _MUCH_SMALLER = 2.0**-10, 36
@@ -41,6 +49,7 @@ _ADDS: frozenset[Opcode] = frozenset(("add", "subtract", "maximum", "compare"))
 _AT_AN_INDEX: frozenset[Opcode] = opcode_set("gather scatter dynamic-slice dynamic-update-slice")
 _EXPONENTIALS: frozenset[Opcode] = frozenset(("exponential", "exponential-minus-one", "logistic"))
 _CALLS: frozenset[Opcode] = frozenset(("fusion", "call", "while", "conditional"))
+_INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.is_integer)
 _MOVES: frozenset[Opcode] = frozenset(("broadcast", "bitcast", "reshape", "copy"))
 
 
@@ -56,10 +65,17 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
         return (*draws, OwnDraw(replace(usual, smaller=smaller)), *_DRAWS[1:])
     if any(i.opcode in _EXPONENTIALS for i in module.instructions):
         draws.append(_LARGE)
+    kinds = {p.shape.element_type for p in module.entry.parameters if p.shape.is_array and not p.shape.rank}
+    # An index that is alone meets both values of a condition.
+    pairs = "pred" in kinds and len(kinds & _INTEGERS) > 0
     turns = max(_turns(module), 1 if smaller == usual.smaller else 2)
-    draws += [
-        OwnDraw(replace(usual, turn=t, smaller=smaller if t == 1 else usual.smaller), is_enough=False) for t in range(1, turns)
-    ]
+    if turns == _TURNS[0][1] and kinds & _INTEGERS:
+        turns = _INDEX_TURNS * (1 + pairs) + 1
+    for turn in range(1, turns):
+        own = replace(usual, turn=turn, pairs=pairs, smaller=smaller if turn == 1 else usual.smaller)
+        draws.append(OwnDraw(own, is_enough=False))
+    for sign, count in _peaks(module).items():
+        draws += [OwnDraw(replace(usual, turn=turn, peaks=sign), is_enough=False) for turn in range(1, count + 1)]
     return (*draws, *_DRAWS)
 
 
@@ -67,6 +83,30 @@ def _subtracts_maximum(module: HloModule) -> bool:
     """True if a module finds the maxima of rows, and exponentials."""
     opcodes = {(i.opcode, i.to_apply.root.opcode if i.opcode == "reduce" else "") for i in module.instructions}
     return {("reduce", "maximum"), ("exponential", "")} <= opcodes
+
+
+def _peaks(module: HloModule) -> dict[int, int]:
+    """Return on how many draws a kernel is judged whose rows have a peak, by its sign."""
+    counts: dict[int, int] = {}
+    for instruction in module.instructions:
+        if instruction.opcode != "reduce":
+            continue
+        terms, rows = term_count(instruction), max(leaf.element_count for _, leaf in instruction.shape.leaves())
+        if rows >= _MANY_ROWS * terms:
+            continue
+        for sign in _signs(instruction.to_apply):
+            counts[sign] = max(counts.get(sign, 0), min(_MOST_PEAKS, -(-terms // rows)))
+    return counts
+
+
+def _signs(reducer: HloComputation) -> set[int]:
+    """Return the signs of the numbers that a reducer chooses: 1 if it finds maxima, -1 for minima."""
+    found = {_EXTREMES[i.opcode] for i in reducer.instructions if i.opcode in _EXTREMES}
+    # Reducers of several arrays choose by a comparison.
+    directions = {
+        i.comparison_direction for i in reducer.instructions if i.opcode == "compare" and i.operands[0].shape.dtype.is_float
+    }
+    return found | {1 for d in directions if d in ("GT", "GE")} | {-1 for d in directions if d in ("LT", "LE")}
 
 
 def _turns(module: HloModule) -> int:
