@@ -106,8 +106,10 @@ class Chains:
         changed = {number: self._run.altered(kernel, frame.base(number))}
         for level in reversed(levels):
             result = self._walk(level.frame, changed)
-            if level.after is not None and result is not None:
-                result = self._walk(level.after, {}, result)
+            if level.after is not None:
+                # The kernel itself runs there too.
+                own = {number: self._run.altered(kernel, level.after.base(number))} if level is levels[-1] else {}
+                result = self._walk(level.after, own, result)
             if result is None:
                 return
             changed = {level.loop: result}
