@@ -72,6 +72,8 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
     pairs = "pred" in kinds and len(kinds & _INTEGERS) > 0
     fewest = _fewest_deciding(module)
     turns = next((turns for most, turns in _TURNS if fewest <= most), 1 if smaller == usual.smaller else 2)
+    if any(i.opcode in ("gather", "scatter") and i.indices_are_sorted for i in module.instructions):
+        turns = max(turns, 3)  # those out of bounds are the last ones, where the last block may do nothing
     if fewest <= _FEW and kinds & _INTEGERS:
         turns = _INDEX_TURNS * (1 + pairs) + 1
     for turn in range(1, turns):

@@ -96,6 +96,22 @@ def test_an_index_that_is_alone_is_first_and_last_and_out_of_bounds() -> None:
     assert max(indices) > 4
 
 
+def test_sorted_indices_end_in_bounds_once() -> None:
+    text = """HloModule m
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY e {
+  x = f32[400] parameter(0)
+  at = s32[300,1] parameter(1)
+  y = f32[300] parameter(2)
+  ROOT r = f32[400] scatter(x, at, y), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},
+    index_vector_dim=1, indices_are_sorted=true, to_apply=add
+}
+"""
+    module = hlo_run.parse(text)
+    drawn = [np.asarray(make_fake_arguments(module, 7, draw=draw)[1]) for draw in _before_usual(text)]
+    assert sorted(bool(0 <= at.min() <= at.max() < 400) for at in drawn) == [False, True]
+
+
 def test_two_truth_values_take_all_four_pairs() -> None:
     text = "HloModule m ENTRY e { p = pred[] parameter(0) q = pred[] parameter(1) ROOT r = pred[] and(p, q) }"
     module = hlo_run.parse(text)

@@ -239,7 +239,9 @@ def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice
     else:
         values = engine.integers(dtype, low, high, count)
     if meaning is not None and draw.unusual:
-        kinds = [kind for kind in (meaning.rare, *meaning.special, *meaning.beyond, *meaning.edges) if kind is not None]
+        # In order, those out of bounds are at the ends: in every second turn the ends have others.
+        beyond = () if meaning.is_sorted and draw.turn % 2 else meaning.beyond
+        kinds = [kind for kind in (meaning.rare, *meaning.special, *beyond, *meaning.edges) if kind is not None]
         if draw.turn and count == 1:
             kinds = [high] if draw.peaks else [[*kinds, (low, high)][draw.turn % (len(kinds) + 1)]]
         values = _with_rare(values, dtype, kinds, len(kinds) + (count > 1), engine)
