@@ -10,7 +10,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
-from hlo_run.reference.arguments.fake_arguments import Draw
+from hlo_run.reference.arguments.fake_arguments import Draw, Peaks
 from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.values import widen
 
@@ -37,9 +37,11 @@ _LARGE = OwnDraw(Draw(floats=(-100.0, 100.0), integers=(-4, 8), unusual=True), i
 # Where rows are few and short, each of their numbers is the largest or smallest one in one of at most so many draws.
 _MOST_PEAKS = 6
 _MANY_ROWS = 4
+_MOST_PLACES = 4
 _EXTREMES: dict[Opcode, int] = {"maximum": 1, "minimum": -1}
 # Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
-_TURNS = ((4, 4), (16, 2))
+_FEW = 4
+_TURNS = ((64, 4), (256, 2))
 # The same where one index decides: out of bounds at both ends, from the end, first, last, another.
 _INDEX_TURNS = 6
 _CHEAP_ELEMENTS = 1 << 18
@@ -68,14 +70,18 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
     kinds = {p.shape.element_type for p in module.entry.parameters if p.shape.is_array and not p.shape.rank}
     # An index that is alone meets both values of a condition.
     pairs = "pred" in kinds and len(kinds & _INTEGERS) > 0
-    turns = max(_turns(module), 1 if smaller == usual.smaller else 2)
-    if turns == _TURNS[0][1] and kinds & _INTEGERS:
+    fewest = _fewest_deciding(module)
+    turns = next((turns for most, turns in _TURNS if fewest <= most), 1 if smaller == usual.smaller else 2)
+    if any(i.opcode in ("gather", "scatter") and i.indices_are_sorted for i in module.instructions):
+        turns = max(turns, 3)  # those out of bounds are the last ones, where the last block may do nothing
+    if fewest <= _FEW and kinds & _INTEGERS:
         turns = _INDEX_TURNS * (1 + pairs) + 1
     for turn in range(1, turns):
-        own = replace(usual, turn=turn, pairs=pairs, smaller=smaller if turn == 1 else usual.smaller)
+        # Large numbers at the ends hide others now and then.
+        ends = turn % 2 == 0
+        own = replace(usual, turn=turn, pairs=pairs, larger_ends=ends, smaller=smaller if turn == 1 else usual.smaller)
         draws.append(OwnDraw(own, is_enough=False))
-    for sign, count in _peaks(module).items():
-        draws += [OwnDraw(replace(usual, turn=turn, peaks=sign), is_enough=False) for turn in range(1, count + 1)]
+    draws += [OwnDraw(replace(usual, turn=turn, peaks=peaks), is_enough=False) for peaks, turn in _peaks(module)]
     return (*draws, *_DRAWS)
 
 
@@ -85,18 +91,22 @@ def _subtracts_maximum(module: HloModule) -> bool:
     return {("reduce", "maximum"), ("exponential", "")} <= opcodes
 
 
-def _peaks(module: HloModule) -> dict[int, int]:
-    """Return on how many draws a kernel is judged whose rows have a peak, by its sign."""
-    counts: dict[int, int] = {}
+def _peaks(module: HloModule) -> list[tuple[Peaks, int]]:
+    """Return the peaks of the draws on which a kernel is judged that finds the extremes of rows, with their turns."""
+    counts: dict[Peaks, int] = {}
+    has_abs = any(i.opcode == "abs" for i in module.instructions)
     for instruction in module.instructions:
-        if instruction.opcode != "reduce":
+        if instruction.opcode != "reduce" or len(instruction.dimensions) != 1:
             continue
         terms, rows = term_count(instruction), max(leaf.element_count for _, leaf in instruction.shape.leaves())
+        signs = _signs(instruction.to_apply)
         if rows >= _MANY_ROWS * terms:
             continue
-        for sign in _signs(instruction.to_apply):
-            counts[sign] = max(counts.get(sign, 0), min(_MOST_PEAKS, -(-terms // rows)))
-    return counts
+        dims = instruction.operands[0].shape.dims
+        for sign in {-1, 1} if signs and has_abs else signs:
+            peaks = Peaks(sign, dims, instruction.dimensions[0])
+            counts[peaks] = min(_MOST_PEAKS, -(-terms // rows))
+    return [(peaks, turn) for peaks in list(counts)[:_MOST_PLACES] for turn in range(1, counts[peaks] + 1)]
 
 
 def _signs(reducer: HloComputation) -> set[int]:
@@ -109,13 +119,12 @@ def _signs(reducer: HloComputation) -> set[int]:
     return found | {1 for d in directions if d in ("GT", "GE")} | {-1 for d in directions if d in ("LT", "LE")}
 
 
-def _turns(module: HloModule) -> int:
-    """Return on how many draws a kernel is judged."""
+def _fewest_deciding(module: HloModule) -> int:
+    """Return how many truth values or indices an instruction has that has the fewest; many if none has any."""
     # A comparator or a reducer decides for each element.
     whole = [c for c in module.computations if c is module.entry or any(caller.opcode in _CALLS for caller in c.callers)]
     counts = [_deciding(i) for computation in whole for i in _varying(computation)]
-    fewest = min((count for count in counts if count), default=_TURNS[-1][0] + 1)
-    return next((turns for most, turns in _TURNS if fewest <= most), 1)
+    return min((count for count in counts if count), default=_TURNS[-1][0] + 1)
 
 
 def _varying(computation: HloComputation) -> Iterator[HloInstruction]:

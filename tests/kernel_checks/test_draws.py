@@ -70,10 +70,10 @@ def _before_usual(text: str, cost_elements: int = 100) -> list[Draw]:
         (FEW, 12),
         (INDEX, 6),
         (ELEMENTS.replace("SIZE", "4"), 3),
-        (ELEMENTS.replace("SIZE", "11"), 1),
-        (ELEMENTS.replace("SIZE", "64"), 0),
+        (ELEMENTS.replace("SIZE", "99"), 1),
+        (ELEMENTS.replace("SIZE", "999"), 0),
     ],
-    ids=["scalars", "index", "4", "11", "64"],
+    ids=["scalars", "index", "4", "99", "999"],
 )
 def test_a_kernel_is_judged_on_more_draws_where_few_numbers_decide(text: str, turns: int) -> None:
     assert [draw.turn for draw in _before_usual(text)] == [*range(1, turns + 1)]
@@ -94,6 +94,22 @@ def test_an_index_that_is_alone_is_first_and_last_and_out_of_bounds() -> None:
     assert {0, 4} <= set(indices)
     assert min(indices) < 0
     assert max(indices) > 4
+
+
+def test_sorted_indices_end_in_bounds_once() -> None:
+    text = """HloModule m
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY e {
+  x = f32[400] parameter(0)
+  at = s32[300,1] parameter(1)
+  y = f32[300] parameter(2)
+  ROOT r = f32[400] scatter(x, at, y), update_window_dims={}, inserted_window_dims={0}, scatter_dims_to_operand_dims={0},
+    index_vector_dim=1, indices_are_sorted=true, to_apply=add
+}
+"""
+    module = hlo_run.parse(text)
+    drawn = [np.asarray(make_fake_arguments(module, 7, draw=draw)[1]) for draw in _before_usual(text)]
+    assert sorted(bool(0 <= at.min() <= at.max() < 400) for at in drawn) == [False, True]
 
 
 def test_two_truth_values_take_all_four_pairs() -> None:
@@ -138,11 +154,27 @@ ENTRY e {{
 }}
 """
     draws = _before_usual(text)
-    assert [draw.peaks for draw in draws] == [sign] * 4
+    assert [draw.peaks and draw.peaks.sign for draw in draws] == [sign] * 4
     module = hlo_run.parse(text)
     drawn = [np.asarray(make_fake_arguments(module, 7, draw=draw)[0]) for draw in draws]
     assert {int(place) for values in drawn for place in np.argmax(sign * values, axis=1)} == set(range(10))
     assert not _before_usual(text.replace("[3,10]", "[40,10]").replace("f32[3]", "f32[40]"))
+    of_columns = text.replace("[3,10]", "[10,3]").replace("{1}", "{0}")
+    drawn = [np.asarray(make_fake_arguments(hlo_run.parse(of_columns), 7, draw=d)[0]) for d in _before_usual(of_columns)]
+    assert {int(place) for values in drawn for place in np.argmax(sign * values, axis=0)} == set(range(10))
+
+
+def test_the_largest_magnitude_has_both_signs() -> None:
+    text = """HloModule m
+largest { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] maximum(a, b) }
+ENTRY e {
+  x = f32[2,2] parameter(0)
+  least = f32[] constant(0)
+  a = f32[2,2] abs(x)
+  ROOT r = f32[2] reduce(a, least), dimensions={0}, to_apply=largest
+}
+"""
+    assert {draw.peaks.sign for draw in _before_usual(text) if draw.peaks} == {-1, 1}
 
 
 def test_exponentials_are_near_overflow() -> None:

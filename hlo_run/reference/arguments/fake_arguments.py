@@ -29,20 +29,30 @@ _MOST_LARGER = 2
 _PEAK = 2.0
 
 
+class Peaks(Struct, frozen=True):
+    """One number of each row is its largest one (`sign` 1) or its smallest (-1), in each turn another one.
+
+    Rows go along dimension `dim` of an array with dimensions `dims`, and along the last one of others.
+    """
+
+    sign: int
+    dims: tuple[int, ...]
+    dim: int
+
+
 class Draw(Struct, frozen=True):
     """The distribution of random arguments; the ranges by default are as in XLA's `MakeFakeArguments`.
 
     `xla` draws exactly as that does; else integers make sense for their uses (`meanings.py`).
 
     `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.
-    `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
-    index that a use constrains the largest one in bounds, except those of scatters. `unusual` is for kernels that handle all
-    numbers: floats have many sizes, with larger ones at the ends of each dimension, and more integers are out of bounds, from the
-    end, at the edges of what the module handles, or of all bits. Floats are smaller by up to `smaller` powers of two. With
-    several draws of one module, `turn` counts them: its truth values and integers that are alone take another of their values
-    in each. `pairs`: the integers keep theirs for two turns, so that they meet both truth values. `peaks` is 1 if one number of
-    each row is to be its largest one, -1 if its smallest: in each turn another one. Integers that are alone have their largest
-    value then.
+    `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every index
+    that a use constrains the largest one in bounds, except those of scatters. `unusual` is for kernels that handle all
+    numbers: floats have many sizes, with larger ones at the ends of each dimension (if `larger_ends`), and more integers are
+    out of bounds, from the end, at the edges of what the module handles, or of all bits. Floats are smaller by up to
+    `smaller` powers of two. With several draws of one module, `turn` counts them: its truth values and integers that are
+    alone take another of their values in each. `pairs`: the integers keep theirs for two turns, so that they meet both truth
+    values. With `peaks`, integers that are alone have their largest value.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
@@ -54,7 +64,8 @@ class Draw(Struct, frozen=True):
     smaller: int = 10
     turn: int = 0
     pairs: bool = False
-    peaks: int = 0
+    peaks: Peaks | None = None
+    larger_ends: bool = True
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
@@ -114,34 +125,39 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
             and (shape.dtype.is_float or shape.dtype.is_complex)
             and constraints.identity is None
         ):
-            values = _of_many_sizes(values, shape, engine, draw.smaller)
-            if draw.peaks and shape.rank and not shape.dtype.is_complex:
-                values = _with_peaks(values, shape, draw)
+            values = _of_many_sizes(values, shape, engine, draw)
+            if draw.peaks is not None and shape.rank and not shape.dtype.is_complex:
+                values = _with_peaks(values, shape, draw.peaks, draw.turn)
         return _probabilities(values, shape.dtype, choice.recipe.rows) if choice.recipe.rows >= 0 and values.size else values
 
     return build(parameter.shape, ())
 
 
-def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine, smaller: int) -> Array:
+def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine, draw: Draw) -> Array:
     """Return the numbers times powers of two: half of them smaller ones, those at the ends of each dimension larger ones."""
     if shape.dtype.bits < 16:
         return values
-    steps = engine.integers(DTYPES["s32"], -smaller, smaller, values.size).reshape(shape.dims)
+    steps = engine.integers(DTYPES["s32"], -draw.smaller, draw.smaller, values.size).reshape(shape.dims)
     powers: Array = np.minimum(steps, 0)
     for axis, size in enumerate(shape.dims):
-        if size > 2:
+        if size > 2 and draw.larger_ends:
             is_end = np.isin(np.arange(size), (0, size - 1))
             powers = powers + is_end.reshape(size, *(1,) * (shape.rank - axis - 1))
     return narrow(widen(values, shape.dtype) * np.ldexp(1.0, np.minimum(powers, _MOST_LARGER)), shape.dtype)
 
 
-def _with_peaks(values: Array, shape: Shape, draw: Draw) -> Array:
+def _with_peaks(values: Array, shape: Shape, peaks: Peaks, turn: int) -> Array:
     """Return the numbers with a peak in each row, at the next place in the next row, and in the next turn after the last row."""
-    size = shape.dims[-1]
-    wide = widen(values, shape.dtype).reshape(-1, size).copy()
-    rows = np.arange(wide.shape[0])
-    wide[rows, (rows + wide.shape[0] * draw.turn) % size] = draw.peaks * _PEAK * np.abs(wide).max()
-    return narrow(wide.reshape(values.shape), shape.dtype)
+    wide = widen(values, shape.dtype).copy()
+    # A bitcast may add or drop dimensions of one element.
+    is_same = [n for n in shape.dims if n > 1] == [n for n in peaks.dims if n > 1] and peaks.dims[peaks.dim] > 1
+    before = sum(n > 1 for n in peaks.dims[: peaks.dim])
+    axis = [dim for dim, n in enumerate(shape.dims) if n > 1][before] if is_same else shape.rank - 1
+    lines: Array = np.moveaxis(wide, axis, -1)
+    places = np.indices(lines.shape[:-1])
+    rows = np.arange(math.prod(lines.shape[:-1])).reshape(lines.shape[:-1])
+    lines[(*places, (rows + rows.size * turn) % lines.shape[-1])] = peaks.sign * _PEAK * np.abs(wide).max()
+    return narrow(wide, shape.dtype)
 
 
 def _probabilities(values: Array, dtype: DType, dim: int) -> Array:
@@ -223,7 +239,9 @@ def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice
     else:
         values = engine.integers(dtype, low, high, count)
     if meaning is not None and draw.unusual:
-        kinds = [kind for kind in (meaning.rare, *meaning.special, *meaning.beyond, *meaning.edges) if kind is not None]
+        # In order, those out of bounds are at the ends: in every second turn the ends have others.
+        beyond = () if meaning.is_sorted and draw.turn % 2 else meaning.beyond
+        kinds = [kind for kind in (meaning.rare, *meaning.special, *beyond, *meaning.edges) if kind is not None]
         if draw.turn and count == 1:
             kinds = [high] if draw.peaks else [[*kinds, (low, high)][draw.turn % (len(kinds) + 1)]]
         values = _with_rare(values, dtype, kinds, len(kinds) + (count > 1), engine)

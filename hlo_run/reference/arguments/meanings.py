@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.records import replace
 from hlo_run.reference.arguments.constraints import is_in_condition
 from hlo_run.reference.arguments.value_flow import Position, moved_by, moved_out
@@ -429,7 +430,7 @@ def _demand(user: HloInstruction, number: int, place: _Place, ranges: ValueRange
         case "gather" if number == 1:
             return "indices", _indices(user, user.start_index_map, user.gather_slice_sizes, place)
         case "scatter" if number == len(operands) // 2:
-            return "indices", _indices(user, user.scatter_dims_to_operand_dims, (1,) * operands[0].shape.rank, place)
+            return "indices", _indices(user, user.scatter_dims_to_operand_dims, Indexed.of(user).slice_sizes, place)
         case "set-dimension-size" if number == 1:
             return "sizes", (0, user.shape.dims[user.dimensions[0]])
         case "conditional" if number == 0:

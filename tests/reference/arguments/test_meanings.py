@@ -246,6 +246,17 @@ sums {
     assert meaning == Meaning("indices", (0, 4), stray=(-2, 6), is_sorted=True, is_scattered=True)
 
 
+def test_the_window_of_a_scatter_is_in_bounds() -> None:
+    body = """
+  i = s32[4,1] parameter(0)
+  x = f32[10] parameter(1)
+  y = f32[4,3] parameter(2)
+  ROOT s = f32[10] scatter(x, i, y), update_window_dims={1}, inserted_window_dims={}, scatter_dims_to_operand_dims={0},
+    index_vector_dim=1, to_apply=add"""
+    meaning = _meaning(body, "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }")
+    assert meaning == Meaning("indices", (0, 7), stray=(-2, 9), is_scattered=True)
+
+
 def test_a_number_of_steps_is_a_small_count() -> None:
     body = """
   step = s32[] parameter(0)
