@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class InstructionMaker:
         """Make parameter `number`."""
         return self.add("parameter", shape, name=name, parameter_number=number)
 
-    def constant(self, value: Any, element_type: str) -> HloInstruction:
+    def constant(self, value: object, element_type: str) -> HloInstruction:
         """Make a constant; `value` is a number or an array."""
         literal = np.asarray(value).astype(DTYPES[element_type].numpy)
         return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
