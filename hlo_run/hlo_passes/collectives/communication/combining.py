@@ -212,5 +212,5 @@ def _is_of_partitioner(instruction: HloInstruction) -> bool:
 def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:
     """Return the name that a framework gave the collectives that may be combined, or "", and whether they are pipelined."""
     name = frontend_attribute(instruction, "combiner_key") or ""
-    config = str(instruction.attrs.get("backend_config") or "")
+    config = instruction.backend_config
     return name, '"is_pipelined":true' in config.replace(" ", "")
