@@ -21,12 +21,12 @@ _CAMEL_KEY = re.compile(r'"[a-z]\w*[A-Z]\w*"\s*:')
 _HUMP = re.compile(r"[A-Z]")
 
 
-def read_config(text: str) -> dict[str, object]:
+def read_config(text: str) -> dict[str, Any]:
     """Return the record. It is empty unless the text begins with a brace. Raises ValueError if braces hold anything else."""
     if not text.lstrip().startswith("{"):
         return {}
     try:
-        config: object = json.loads(text)
+        config: Any = json.loads(text)
     except ValueError as error:
         strict = _TOKEN.sub(_strict, text)
         if strict == text:
@@ -36,10 +36,10 @@ def read_config(text: str) -> dict[str, object]:
         except ValueError:
             raise error from None
         text = strict
-    return cast("dict[str, object]", _snake(config) if _CAMEL_KEY.search(text) else config)
+    return cast("dict[str, Any]", _snake(config) if _CAMEL_KEY.search(text) else config)
 
 
-def config_of(text: str) -> dict[str, object]:
+def config_of(text: str) -> dict[str, Any]:
     """Return the record of a text; empty if it cannot be read."""
     try:
         return read_config(text)
@@ -79,7 +79,7 @@ def sorted_config(text: str) -> str:
     return _serialized(value)
 
 
-def _serialized(value: object) -> str:
+def _serialized(value: Any) -> str:
     match value:
         case _Literal():
             return str(value)
