@@ -532,7 +532,7 @@ class HloModule(HeaderAttributes):
         for name in ("frontend_attributes", "sharding") if keeps_frontend_attributes else ("sharding",):
             if name in old.attrs and name not in new.attrs:
                 new.attrs[name] = old.attrs[name]
-        is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")
+        is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.custom_call_target
         if new is not old and old.opcode == new.opcode and is_same_call:
             new.name = old.name
 

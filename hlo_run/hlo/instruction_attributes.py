@@ -431,6 +431,31 @@ class TypedAttributes:
         return self.attrs.stored.get("algorithm", "unset")
 
     @property
+    def has_dynamic_root(self) -> bool:
+        """True if the last operand of a collective-broadcast or collective-reduce has the number of the root."""
+        return self.attrs.stored.get("has_dynamic_root", False)
+
+    @property
+    def has_side_effect(self) -> bool:
+        """The `custom_call_has_side_effect` of a custom call."""
+        return self.attrs.stored.get("custom_call_has_side_effect", False)
+
+    @property
+    def schedule(self) -> str:
+        """The `schedule` of a custom call: SCHEDULE_EARLIEST, SCHEDULE_LATEST, or empty."""
+        return self.attrs.stored.get("schedule", "")
+
+    @property
+    def async_execution_thread(self) -> str:
+        """The thread of an asynchronous operation; empty without one."""
+        return self.attrs.stored.get("async_execution_thread", "")
+
+    @property
+    def is_custom_fusion(self) -> bool:
+        """True for a fusion of the kind kCustom."""
+        return self.attrs.stored.get("kind") == "kCustom"
+
+    @property
     def comparison_order(self) -> str:
         """The `order` of a compare, TOTAL or PARTIAL; empty for its type's default: PARTIAL for floats and complex numbers."""
         return self.attrs.stored.get("order", "")

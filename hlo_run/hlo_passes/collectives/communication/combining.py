@@ -221,5 +221,5 @@ def combiner_key(instruction: HloInstruction) -> tuple[str, bool, str]:
     These are the names that a framework gave collectives that may be combined, and that start together; "" without one.
     """
     name, group = (frontend_attribute(instruction, key) or "" for key in ("combiner_key", "collective_group_key"))
-    config = str(instruction.attrs.get("backend_config") or "")
+    config = instruction.backend_config
     return name, '"is_pipelined":true' in config.replace(" ", ""), group

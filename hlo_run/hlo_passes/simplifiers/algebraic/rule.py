@@ -62,7 +62,7 @@ class Rewriter(Editor):
         bare = self.bare
         return bare.add("broadcast", without_dynamic_dims(shape), [bare.constant(0, shape.element_type)], dimensions=())
 
-    def splat(self, value: Any, shape: Shape) -> HloInstruction:
+    def splat(self, value: object, shape: Shape) -> HloInstruction:
         """Return an array of equal elements: a constant, broadcast if the shape has dimensions."""
         scalar = self.constant(value, shape.element_type)
         return scalar if not shape.dims else self.add("broadcast", without_dynamic_dims(shape), [scalar], dimensions=())
