@@ -5,7 +5,7 @@ All of them have one layout in the end. `LayoutPropagation` passes a layout of o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -68,9 +68,9 @@ def carried_arrays(loop: HloInstruction) -> list[CarriedArray]:
     ]
 
 
-def linked_loops(computations: Iterable[HloComputation]) -> Iterator[HloInstruction]:
-    """Yield the loops whose body and condition are their own, in the order of the computations."""
-    for computation in computations:
+def linked_loops(computations: Sequence[HloComputation]) -> Iterator[HloInstruction]:
+    """Yield the loops whose body and condition are their own, those of the last computation first."""
+    for computation in reversed(computations):
         yield from (instruction for instruction in computation.post_order() if is_linked(instruction))
 
 
