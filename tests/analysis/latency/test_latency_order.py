@@ -161,3 +161,27 @@ def test_the_start_of_an_update_of_host_memory_is_early() -> None:
     here, on_host = (_order(_UPDATE.replace("0S", space)) for space in ("0", "0:S(5)"))
     assert here.index("first") < here.index("other")
     assert on_host.index("other") < on_host.index("first")
+
+
+_SYNC = """HloModule m, is_scheduled=true, replica_count=2
+gather { x = f32[256] parameter(0) ROOT y = f32[512] all-gather(x), replica_groups={{0,1}}, dimensions={0} }
+c { z = f32[256] parameter(0) ROOT n = f32[256] negate(z) }
+ENTRY e {
+  p = f32[256] parameter(0)
+  q = f32[256] parameter(1)
+  f = f32[256] fusion(q), kind=kLoop, calls=c
+  start = ((f32[256]), f32[512]) async-start(p), calls=gather, backend_config={"collective_backend_config":{"is_sync":MARK}}
+  done = f32[512] async-done(start)
+  ROOT t = (f32[256], f32[512]) tuple(f, done)
+}"""
+
+
+def test_a_wrapped_synchronous_collective_keeps_its_place() -> None:
+    def early(is_sync: str) -> bool:
+        module = parse(_SYNC.replace("MARK", is_sync))
+        assert module.schedule is not None
+        order = [instruction.name for instruction in early_and_late(module.entry, module.schedule[module.entry])]
+        return order.index("start") < order.index("f")
+
+    assert early("false")
+    assert not early("true")
