@@ -5,6 +5,12 @@ from __future__ import annotations
 from hlo_run.errors import UsageError
 from hlo_run.options.flag import FlagRecord, flag, flag_record
 
+UNSPECIFIED_DOMAIN = "COLLECTIVE_COMMUNICATION_DOMAIN_UNSPECIFIED"
+COMMUNICATION_DOMAINS = {
+    "unspecified": UNSPECIFIED_DOMAIN,
+    "scale_up_fabric": "COLLECTIVE_COMMUNICATION_DOMAIN_SCALE_UP_FABRIC",
+}
+"""XLA's names of the domains in which devices communicate, by the names in flags and attributes."""
 PRIVATE_MEMORY = "COLLECTIVES_PRIVATE_MEMORY"
 """Devices exchange values by way of buffers of their own."""
 _PIPELINING = "COLLECTIVE_PIPELINING_MODE_ON"
@@ -153,6 +159,12 @@ class CollectiveFlags(FlagRecord):
     )
     xla_gpu_experimental_enable_nccl_symmetric_buffers: bool = flag(False, "The same as --xla_gpu_enable_nccl_user_buffers here.")
 
+    xla_gpu_collective_domain_assignment: str = flag(
+        "",
+        "collective-domain-assigner: the domain in which the devices of collectives communicate, unspecified or scale_up_fabric.",
+        "DOMAIN",
+    )
+
     @property
     def has_collective_memory(self) -> bool:
         """True if every collective reads and writes a separate memory space."""
@@ -162,6 +174,16 @@ class CollectiveFlags(FlagRecord):
     def collective_permute_mode(self) -> str:
         """XLA's name of the memory of collective-permutes. Raises UsageError for an unknown one."""
         return _mode("xla_gpu_collective_permute_mode", self.xla_gpu_collective_permute_mode, _MODES, "COLLECTIVES_{}_MEMORY")
+
+    @property
+    def communication_domain(self) -> str:
+        """XLA's name of the domain in which devices communicate. Raises UsageError for an unknown one."""
+        value = self.xla_gpu_collective_domain_assignment
+        domain = COMMUNICATION_DOMAINS.get(value.lower()) if value else UNSPECIFIED_DOMAIN
+        if domain is None:
+            known = ", ".join(COMMUNICATION_DOMAINS)
+            raise UsageError(f"--xla_gpu_collective_domain_assignment: unknown domain '{value}'", hint=f"choose from {known}")
+        return domain
 
     @property
     def all_gather_mode(self) -> str:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.alterations import TooManyRuns
+from hlo_run.reference.sensitivity.chains import Chains
 from hlo_run.reference.sensitivity.kernel_sight import KernelSight, KernelSights, in_order
 from hlo_run.reference.sensitivity.notice import Notices
 from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UNSUPPORTED, UNUSED, reason
@@ -27,9 +28,11 @@ from hlo_run.walks import reaches
 
 # Nanoseconds that the measure may take: some, more per kernel, whose compilation takes more than ten times as long, and in any
 # case as long as a few evaluations of the whole module, unless these are very long.
-_ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1e8, 4e6, 6.0, 5e8
+_ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1.5e8, 8e6, 6.0, 5e8
 # Exits at which a change of a kernel may be looked for.
 _NEAR_EXITS = 3
+# The part of what is left that one chain may take.
+_OF_BUDGET = 0.02
 # What is left for the evaluations with several altered kernels.
 _RESERVED_RUNS = 2.0
 
@@ -59,10 +62,11 @@ class _Measure:
         self._exits = {number: _Exit(needed) for number, needed in _needed(run).items()}
         self._near = _near_exits(run)
         self._work_of = np.array(run.work)
+        self._chains = Chains(run, notices)
 
     def measured(self) -> KernelSights:
         """Return the records of all kernels."""
-        distances: dict[HloInstruction, float] = {}
+        far: list[HloInstruction] = []
         for kernel in self._kernels:
             exits = self._exits_of(kernel)
             if not exits:
@@ -71,13 +75,35 @@ class _Measure:
                 self._know(kernel, False, NOT_RUN if _is_needed(kernel) else UNUSED)
             elif self._is_large_exit(kernel) and self._run.shows_in_sample(kernel, self._notices):
                 self._know(kernel, True)
+                self._chains.add(kernel)
             else:
-                distances[kernel] = self._work(self._between(kernel, exits[0]))
+                far.append(kernel)
+        # The last of the schedule first: most chains lead to later kernels. Those in loops may lead to earlier ones.
+        again = self._see_by_chains(far[::-1])
+        self._see_by_chains(again)
+        far = [kernel for kernel in far if kernel not in self._known]
+        distances = {kernel: self._work(self._between(kernel, self._exits_of(kernel)[0])) for kernel in far}
         doubtful = [kernel for kernel in sorted(distances, key=distances.__getitem__) if not self._is_seen_alone(kernel)]
-        # Those that were altered alone are mostly not seen, the others mostly are.
-        self._resolve([kernel for kernel in doubtful if kernel in self._traces])
-        self._resolve([kernel for kernel in doubtful if kernel not in self._traces])
+        # Those that were altered alone are mostly not seen, nor are those that loops overwrite; the others mostly are.
+        unlikely = [kernel for kernel in doubtful if kernel in self._traces]
+        overwritten = [kernel for kernel in doubtful if kernel not in self._traces and kernel in self._chains.ended_at_loops]
+        self._resolve(unlikely)
+        self._resolve(overwritten)
+        self._resolve([kernel for kernel in doubtful if kernel not in self._known and kernel not in (*unlikely, *overwritten)])
         return in_order(self._known.values(), [kernel.name for kernel in self._kernels])
+
+    def _see_by_chains(self, kernels: Sequence[HloInstruction]) -> list[HloInstruction]:
+        """Find kernels whose change shows by chains; return those of the others of which it may, once more kernels are seen."""
+        again: list[HloInstruction] = []
+        chains = self._chains
+        for kernel in kernels:
+            shows = chains.shows(kernel, min(self._budget - self._reserve, _OF_BUDGET * self._budget))
+            self._budget -= chains.work
+            if shows:
+                self._know(kernel, True)
+            elif chains.met_unknown:
+                again.append(kernel)
+        return again
 
     def _is_large_exit(self, kernel: HloInstruction) -> bool:
         """True for a kernel whose result is compared itself, if the budget does not allow to compare all of it once more."""

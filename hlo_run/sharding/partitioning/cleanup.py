@@ -67,7 +67,7 @@ def _merge_equal(module: HloModule, computation: HloComputation) -> None:
         if instruction.opcode in ("constant", "iota"):
             continue
         values.read_first_iotas(instruction)
-        is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
+        is_call = instruction.opcode == "custom-call" and instruction.has_side_effect
         if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
             continue
         same = values.first_like(instruction)

@@ -41,7 +41,7 @@ def fft(v: Visit) -> Part:
         return v.made(v.clone([v.parts[0].reshard(v.leaf).hlo]))
     size = hlo.operands[0].shape.dims[-1] if hlo.shape.rank >= _LEAST_RANK else 0
     is_divided = v.leaf.tiles is not None and v.leaf.dims[hlo.shape.rank - 1] == count
-    if not size or hlo.attrs["fft_type"] != "FFT" or size != hlo.fft_length[-1] or size % count or not is_divided:
+    if not size or hlo.fft_type != "FFT" or size != hlo.fft_length[-1] or size % count or not is_divided:
         return v.by_default()
     part = zero_excess(v.parts[0].reshard(v.leaf))
     tile = part.hlo
