@@ -69,7 +69,7 @@ class Chains:
         """Kernels whose change, as far as it was followed, ends in the state with which loops begin."""
         self._most = 0.0
         self._source_size = 0
-        self._is_spread = self._is_silent = False
+        self._is_spread = self._is_silent = self._is_in_loop = False
         self._is_sure, self._met_loop = True, False
         self._work_of: dict[int, list[float]] = {id(run.frame): run.work}
 
@@ -98,6 +98,7 @@ class Chains:
         levels = self._levels(kernel)
         if levels is None:
             return
+        self._is_in_loop = bool(levels)
         frame = levels[-1].frame if levels else self._run.frame
         number = frame.number_of[kernel]
         self._is_spread = not _makes_floats(kernel) or any(
@@ -239,6 +240,9 @@ class Chains:
                     raise _Seen
         if frame.users[number]:
             self._is_spread |= self._spreads(instruction)
+        if self._is_spread and not self._is_in_loop:
+            # Only the result counts now, and the way to its nearest part is shorter than all ways.
+            raise _TooMuchWork
         if self._is_spread or not self._run.is_kernel(instruction) or not _makes_floats(instruction):
             return
         if instruction not in self._seen:

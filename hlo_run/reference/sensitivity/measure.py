@@ -32,7 +32,9 @@ _ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1.5e8, 8e6, 6.0, 5e8
 # Exits at which a change of a kernel may be looked for.
 _NEAR_EXITS = 3
 # The part of what is left that one chain may take.
-_OF_BUDGET = 0.02
+_OF_BUDGET = 0.03
+# The part of the work up to the nearest exit that one chain outside loops may take.
+_OF_DIRECT = 0.25
 # What is left for the evaluations with several altered kernels.
 _RESERVED_RUNS = 2.0
 
@@ -97,7 +99,10 @@ class _Measure:
         again: list[HloInstruction] = []
         chains = self._chains
         for kernel in kernels:
-            shows = chains.shows(kernel, min(self._budget - self._reserve, _OF_BUDGET * self._budget))
+            most = min(self._budget - self._reserve, _OF_BUDGET * self._budget)
+            if not self._run.is_loop(kernel):
+                most = min(most, _OF_DIRECT * self._work(self._between(kernel, self._exits_of(kernel)[0])))
+            shows = chains.shows(kernel, most)
             self._budget -= chains.work
             if shows:
                 self._know(kernel, True)
