@@ -51,9 +51,9 @@ _PIPELINERS = (
         _pass("collectives.pipelining.collective_pipelining_analyzer"),
         for_opcodes=("all-reduce", "reduce-scatter", "all-gather"),
     ),
-    _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),
-    _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),
-    _pipeliner("forward", "reduce-scatter", lambda c: c.options.xla_gpu_enable_pipelined_reduce_scatter),
+    _pipeliner("forward", "all-reduce", lambda c: c.options.pipelines_all_reduce),
+    _pipeliner("backward", "all-gather", lambda c: c.options.pipelines_all_gather),
+    _pipeliner("forward", "reduce-scatter", lambda c: c.options.pipelines_reduce_scatter),
 )
 _SENT: tuple[Opcode, ...] = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 
