@@ -100,6 +100,7 @@ class ConvolutionThunk(LibraryWork, frozen=True):
 
     `direction` says which array is computed from the other two: `result` (forward), `source` (backward-input) or `weights`
     (backward-filter). `window` is always that of the forward convolution. `activation` is XLA's: kNone, kRelu, ..
+    `workspace` is planned for the library; only texts show it.
     """
 
     name: str
@@ -118,6 +119,7 @@ class ConvolutionThunk(LibraryWork, frozen=True):
     activation: Activation = "kNone"
     leaky_alpha: float = 0.0
     kind: Literal["kConvolution"] = "kConvolution"
+    workspace: BufferSlice | None = None
 
 
 class FftThunk(LibraryWork, frozen=True):

@@ -164,6 +164,9 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_collect_cost_model_stats: bool = flag(
         False, "Write the estimated times of fusions, products and collectives into backend_configs (reification_cost)."
     )
+    xla_gpu_async_copy_min_bytes: int = flag(
+        -1, "gpu-copy-async-wrapper: copy arrays of N bytes and more asynchronously (-1: none).", "N", least=-1
+    )
     xla_gpu_async_dot: bool = flag(False, "async-wrapper: run matrix products of cuBLASLt asynchronously.")
     xla_gpu_disable_async_collectives: str = flag(
         "", "Run these kinds of collectives synchronously: ALLREDUCE,ALLGATHER,.. or ALLCOLLECTIVES.", "KINDS"

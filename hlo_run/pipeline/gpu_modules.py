@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 from itertools import chain, count
 from typing import Any
 
+# Before all of xDSL's dialects, whose definitions are then made when they are used.
+from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
+
+# isort: split
 from msgspec import Struct, field
 from xdsl.dialects.builtin import MemRefType, ModuleOp, NoneAttr, StridedLayoutAttr
 from xdsl.ir import Attribute, Operation
@@ -42,7 +46,6 @@ from hlo_run.codegen.gpu_modules.trace import (
     to_bytes,
     trace_host,
 )
-from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
 from hlo_run.dialects.parse import PlacedModule
 from hlo_run.dialects.types import is_memref

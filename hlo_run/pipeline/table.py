@@ -7,23 +7,22 @@ table). In a flag, the name of a pass means all its rows in both tables. A pipel
 
 from __future__ import annotations
 
-from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, CONTROL_FLOW
+from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
     COLLECTIVE_OPTIMIZATIONS,
+    COLLECTIVE_STARTS,
     COMBINERS,
-    ESTIMATES,
     GATHER_MAJOR_DIMENSION,
     GENERAL_REDUCTIONS,
-    MESSAGE_ORDER,
     SUB_BYTE_COLLECTIVES,
 )
 from hlo_run.pipeline.hlo_rows import BEFORE_OPTIMIZATION, FLOAT_NORMALIZATION, LOOP_UNROLLING, HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
+from hlo_run.pipeline.scheduling_rows import SCHEDULING
 from hlo_run.pipeline.table_rows import numbered
 
 _COLLECTIVES = ("fusion", *sorted(COLLECTIVE - ASYNC_START))
-_COLLECTIVE_STARTS = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 _SIMPLIFY_SCATTERS = HloRow(
     "scatter_simplifier", _pass("indexed.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)
@@ -410,9 +409,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
         (
             GENERAL_REDUCTIONS,
             HloRow("async-collective-creator", _pass("asynchronous.async_collective_creator"), for_opcodes=_COLLECTIVES),
-            HloRow(
-                "async-collective-annotator", _pass("asynchronous.async_collective_annotator"), for_opcodes=_COLLECTIVE_STARTS
-            ),
+            HloRow("async-collective-annotator", _pass("asynchronous.async_collective_annotator"), for_opcodes=COLLECTIVE_STARTS),
         ),
     ),
     HloGroup(
@@ -477,90 +474,7 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
         "config-assigner",
         (HloRow("config-assigner", _pass("library.config_assigner"), for_opcodes=("custom-call",)),),
     ),
-    HloGroup(
-        "pre-scheduling-copy-insertion",
-        (
-            HloRow("dce", _pass("simplifiers.dce")),
-            # Ours: instructions of a module that comes with a schedule may share a computation, and no earlier row copied it.
-            HloRow(
-                "flatten-call-graph",
-                _pass("control_flow.calls.flatten_call_graph", control_flow_only=True),
-                for_opcodes=tuple(sorted(CONTROL_FLOW)),
-                required=True,
-            ),
-            HloRow("loop-schedule-linearizer", _pass("scheduling.loop_schedule_linearizer")),
-            HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
-            HloRow("copy_fusion", _pass("fusion.copy_fusion")),
-            HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),
-        ),
-    ),
-    HloGroup(
-        "pre-scheduling-passes",
-        (
-            HloRow(
-                "dynamic-slice-copy-fusion-async-wrapper",
-                _pass("memory.dynamic_slice_copy_fusion_async_wrapper"),
-                for_opcodes=("fusion",),
-            ),
-            *ESTIMATES,
-            MESSAGE_ORDER,
-            HloRow("schedule", _pass("scheduling.schedule"), required=True),
-        ),
-    ),
-    HloGroup(
-        "latency-hiding-scheduler",
-        (
-            HloRow("legalize-scheduling-annotations", _pass("scheduling.legalize_scheduling_annotations")),
-            HloRow(
-                "pgle-accuracy-checker",
-                _pass("scheduling.pgle_accuracy_checker"),
-                when=lambda c: c.options.xla_gpu_pgle_accuracy_checker.upper().endswith("ERROR"),
-            ),
-            HloRow(
-                "latency-hiding-scheduler",
-                _pass("scheduling.latency_hiding_scheduler"),
-                for_opcodes=("custom-call", *sorted(ASYNC_START)),
-            ),
-            HloRow("scheduling-instruction-annotator", _pass("scheduling.scheduling_instruction_annotator")),
-        ),
-    ),
-    HloGroup(
-        "scheduled-gpu-module",
-        # Ours: in XLA no pass, but a step after this pipeline.
-        (HloRow("renew-copies", _pass("memory.renew_copies")),),
-    ),
-    HloGroup(
-        "post-scheduling-passes",
-        (
-            HloGroup(
-                "async-to-sync-converter",
-                (
-                    HloRow(
-                        "gpu-convert-async-collectives-to-sync",
-                        _pass("asynchronous.convert_async_to_sync"),
-                        for_opcodes=_COLLECTIVE_STARTS,
-                        required=True,
-                    ),
-                ),
-            ),
-            HloGroup(
-                "remat-pipeline",
-                (
-                    HloRow(
-                        "cse_barrier_expander",
-                        _pass("simplifiers.cse_barrier_expander"),
-                        for_opcodes=("opt-barrier",),
-                        required=True,
-                    ),
-                    HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
-                ),
-            ),
-            HloGroup(
-                "sanitize-constant-names",
-                (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),),
-            ),
-        ),
-    ),
+    *SCHEDULING,
 )
 
 PIPELINE = numbered((*_HLO_PASSES, *_BACKEND_PASSES))

@@ -97,7 +97,7 @@ def _gemm(context: ThunkContext, call: HloInstruction) -> list[Thunk]:
 def _workspace(context: ThunkContext, call: HloInstruction) -> BufferSlice | None:
     """Return the last result, bytes for the library, if it has any."""
     last = call.shape.tuple_shapes[-1] if call.shape.is_tuple else None
-    if last is None or not last.is_array or last.element_type != "s8" or not last.element_count:
+    if last is None or not last.is_array or last.element_type not in ("s8", "u8"):
         return None
     return context.array(call, (len(call.shape.tuple_shapes) - 1,)).slice
 
@@ -263,6 +263,7 @@ def _cudnn_convolution(context: ThunkContext, call: HloInstruction) -> list[Thun
             side_scale=number(config, "side_input_scale", 0.0),
             activation=activation,
             leaky_alpha=number(config, "leakyrelu_alpha", 0.0),
+            workspace=_workspace(context, call),
         )
     ]
 

@@ -22,6 +22,7 @@ from hlo_run.artifact import (
     CollectiveKind,
     CommandBufferThunk,
     ConditionalThunk,
+    ConvolutionThunk,
     CopyThunk,
     Executable,
     FunctionCall,
@@ -265,7 +266,7 @@ def _uses(thunk: Thunk) -> Accesses:
         size = min(source.size_bytes, target.size_bytes)
         return Accesses((source, BufferSlice(0, 0, size)), (target, BufferSlice(1, 0, size)))
     found = accesses(thunk)
-    workspaces = [part.workspace for part in every_thunk((thunk,)) if isinstance(part, GemmThunk)]
+    workspaces = [part.workspace for part in every_thunk((thunk,)) if isinstance(part, GemmThunk | ConvolutionThunk)]
     return Accesses(found.reads, (*found.writes, *(workspace for workspace in workspaces if workspace is not None)))
 
 
@@ -287,4 +288,6 @@ def _meet(ours: Sequence[BufferSlice], theirs: Sequence[BufferSlice]) -> bool:
 
 
 def _overlap(one: BufferSlice, two: BufferSlice) -> bool:
-    return one.offset_bytes < two.offset_bytes + two.size_bytes and two.offset_bytes < one.offset_bytes + one.size_bytes
+    """True if the pieces have bytes in common, or are the same; two equal pieces without bytes count too, as in XLA."""
+    ends_after = one.offset_bytes < two.offset_bytes + two.size_bytes
+    return one == two or (ends_after and two.offset_bytes < one.offset_bytes + one.size_bytes)

@@ -117,6 +117,21 @@ SLICES_SEQUENCE = [
     "    012: kAsyncDone          [source       | sink        ] async_id=8",
     f"    013: kCustomKernel       [source       | sink        ] loop_add_fusion {ONE_THREAD}",
 ]
+# Copies and convolutions, whose scratch memory is empty and at one place. The sequences are the output of XLA:GPU for an H100.
+COPIES = """HloModule copies
+ENTRY e { p = f32[1024] parameter(0)
+  a = f32[1024] negate(p)
+  c = f32[1024] copy(p)
+  ROOT t = (f32[1024], f32[1024]) tuple(a, c) }
+"""
+CONVOLUTIONS = """HloModule convolutions
+ENTRY e { p = f32[1,8,8,4] parameter(0)
+  k = f32[3,3,4,4] parameter(1)
+  l = f32[3,3,4,4] parameter(2)
+  a = f32[1,6,6,4] convolution(p, k), window={size=3x3}, dim_labels=b01f_01io->b01f
+  c = f32[1,6,6,4] convolution(p, l), window={size=3x3}, dim_labels=b01f_01io->b01f
+  ROOT t = (f32[1,6,6,4], f32[1,6,6,4]) tuple(a, c) }
+"""
 # XLA has the same kinds of thunks for an H100: the kernel sorts in place, and the sum needs the operand.
 SORT = """HloModule sorts
 less { a = f32[] parameter(0) b = f32[] parameter(1) c = s32[] parameter(2) d = s32[] parameter(3)
@@ -144,6 +159,24 @@ def program() -> Executable:
 
 def test_sequence(program: Executable) -> None:
     assert thunk_sequence_text(program).splitlines() == SEQUENCE
+
+
+def test_asynchronous_copies() -> None:
+    assert thunk_sequence_text(compiled(COPIES, xla_gpu_async_copy_min_bytes=0)).splitlines() == [
+        "002: kAsyncStart   [source | sink] stream=computation_stream[0], async_id=2",
+        "    001: kCopy [source | sink] kCopy",
+        f"003: kCustomKernel [source | sink] wrapped_negate grid: [8, 1, 1] {THREADS}",
+        "004: kAsyncDone    [source | sink] async_id=2",
+    ]
+
+
+def test_empty_scratch_memory() -> None:
+    assert thunk_sequence_text(compiled(CONVOLUTIONS)).splitlines() == [
+        f"001: kCustomKernel [source       | next=002 (1)] wrapped_transpose grid: [2, 1, 1] {THREADS}",
+        "002: kConvolution  [prev=001 (1) | next=004 (2)] kConvolution",
+        f"003: kCustomKernel [source       | next=004 (1)] wrapped_transpose grid: [2, 1, 1] {THREADS}",
+        "004: kConvolution  [prev=003 (1) | sink        ] kConvolution",
+    ]
 
 
 def test_copies_of_slices() -> None:
