@@ -28,13 +28,13 @@ OPEN = "open"
 
 _HOST_MEMORY = "no work and no memory moves to the host"
 _TRITON = "hlo-run has no Triton"
-_DOMAINS = "collectives have no domains, as without `--xla_gpu_collective_domain_assignment`"
 # Pipelines that a pass of ours runs itself, without rows, and the file that does so.
 _WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/sharding/partitioning/cleanup.py")}
 # Why a pass of XLA's needs no row of ours: a compilation without it has the same result.
 NOT_NEEDED = {
     "apply-xla-transforms": "applies edits that a caller of XLA's library registers; a command line cannot",
     "collectives-schedule-linearizer": "acts only while XLA measures convolutions on a device, which hlo-run does not do",
+    "conv-fp8-fallback": "acts on fusions of cuDNN, which `--xla_gpu_experimental_enable_conv_fusion` makes on a device",
     "deviceless-estimate-cub-sort-scratch-size": "`estimate-cub-sort-scratch-size` runs instead, as with a device",
     "hlo-verifier": "changes nothing; `--verify` says when the verifier runs",
     "nullary-function-wrap-inliner": "`call-inliner` inlines all calls, those without parameters too",
@@ -51,12 +51,6 @@ WHY_OPEN = {
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
     "composite-rewriter": "composite calls stay calls",
     "async-collective-custom-call-rewriter": "custom calls that stand for asynchronous collectives stay custom calls",
-    "legalize-collective-domain": _DOMAINS,
-    "collective-domain-assigner": _DOMAINS,
-    "group-collectives-by-key": "collectives with a key are not joined",
-    "conv-fp8-fallback": "it asks cuDNN whether it has a plan",
-    "constant-fill-copy-rewriter": "a copy of a filled array stays a copy",
-    "pdl-launch-annotation": _TRITON,
     "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
     "splitk-rewriter": _TRITON,

@@ -118,6 +118,9 @@ class CompileOptions(XlaFlags):
     xla_gpu_enable_pdl: bool = flag(
         True, "Let kernels for sm_90 and later begin with griddepcontrol.wait, as XLA does for dependent launches."
     )
+    xla_gpu_enable_pdl_launch: bool = flag(
+        True, "pdl-launch-annotation: mark fusions of Triton whose successors may start before they end."
+    )
     xla_gpu_llvm_ir_file: str = flag("", "Replace the kernels that these LLVM IR files (.ll, comma-separated) define.", "FILES")
     xla_gpu_ptx_file: str = flag("", "Replace the kernels that these PTX files (comma-separated) define.", "FILES")
     xla_gpu_enable_command_buffer: str = flag(

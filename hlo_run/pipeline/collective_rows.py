@@ -13,6 +13,7 @@ from hlo_run.pipeline.hlo_rows import HloGroup, HloRow
 from hlo_run.pipeline.hlo_rows import hlo_pass as _pass
 
 COLLECTIVE_STARTS: tuple[Opcode, ...] = ("async-start", *sorted(COLLECTIVE & ASYNC_START))
+_GROUPED: tuple[Opcode, ...] = ("all-gather", "all-reduce", "reduce-scatter")
 _REDUCE, _GATHER = "collectives.all_reduce", "collectives.all_gather"
 
 
@@ -50,15 +51,20 @@ _PIPELINERS = (
         _pass("collectives.pipelining.collective_pipelining_analyzer"),
         for_opcodes=("all-reduce", "reduce-scatter", "all-gather"),
     ),
-    _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),
-    _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),
-    _pipeliner("forward", "reduce-scatter", lambda c: c.options.xla_gpu_enable_pipelined_reduce_scatter),
+    _pipeliner("forward", "all-reduce", lambda c: c.options.pipelines_all_reduce),
+    _pipeliner("backward", "all-gather", lambda c: c.options.pipelines_all_gather),
+    _pipeliner("forward", "reduce-scatter", lambda c: c.options.pipelines_reduce_scatter),
 )
 _SENT: tuple[Opcode, ...] = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 
 COLLECTIVE_OPTIMIZATIONS = HloGroup(
     "collective-optimizations",
     (
+        HloRow(
+            "legalize-collective-domain",
+            _pass("collectives.legalize_collective_domain"),
+            for_opcodes=tuple(sorted(COLLECTIVE)),
+        ),
         HloRow(
             "ragged-all-to-all-canonicalizer",
             _pass("collectives.exchange.ragged_all_to_all_canonicalizer"),
@@ -185,6 +191,13 @@ def _has_kernels(c: PassContext) -> bool:
     return bool(kinds & {"ALL_REDUCE", "ALL_COLLECTIVES"}) or (changes_default and not is_removed)
 
 
+_ASSIGN_DOMAINS = HloRow(
+    "collective-domain-assigner",
+    _pass("collectives.collective_domain_assigner"),
+    for_opcodes=tuple(sorted(COLLECTIVE)),
+    when=lambda c: bool(c.options.xla_gpu_collective_domain_assignment),
+)
+
 COMBINERS: tuple[HloRow, ...] = (
     HloRow(
         "collective-combiner-annotator",
@@ -217,7 +230,10 @@ COMBINERS: tuple[HloRow, ...] = (
         when=_has_kernels,
     ),
     HloRow("collective-fusion", _pass("collectives.collective_fusion"), for_opcodes=("all-reduce",), when=_has_kernels),
+    _ASSIGN_DOMAINS,
+    HloRow("group-collectives-by-key", _pass("collectives.group_collectives_by_key"), for_opcodes=_GROUPED),
     HloRow("all-reduce-contiguous", _pass("collectives.combiners.all_reduce_contiguous"), for_opcodes=("all-reduce",)),
+    _ASSIGN_DOMAINS,
     HloRow(
         "all-reduce-blueconnect",
         _pass(f"{_REDUCE}.all_reduce_blueconnect", devices_per_host=_devices_per_host),

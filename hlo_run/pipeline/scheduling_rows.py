@@ -13,6 +13,10 @@ def _copied_bytes(c: PassContext) -> int:
     return c.options.xla_gpu_async_copy_min_bytes
 
 
+def _overlaps_launches(c: PassContext) -> bool:
+    return c.target.sm >= 90 and c.options.xla_gpu_enable_pdl and c.options.xla_gpu_enable_pdl_launch
+
+
 SCHEDULING: tuple[HloGroup, ...] = (
     HloGroup(
         "pre-scheduling-copy-insertion",
@@ -27,6 +31,7 @@ SCHEDULING: tuple[HloGroup, ...] = (
             ),
             HloRow("loop-schedule-linearizer", _pass("scheduling.loop_schedule_linearizer")),
             HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
+            HloRow("constant-fill-copy-rewriter", _pass("memory.constant_fill_copy_rewriter"), for_opcodes=("copy",)),
             HloRow("copy_fusion", _pass("fusion.copy_fusion")),
             HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),
         ),
@@ -106,6 +111,17 @@ SCHEDULING: tuple[HloGroup, ...] = (
             HloGroup(
                 "sanitize-constant-names",
                 (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),),
+            ),
+            HloGroup(
+                "pdl-launch-annotation",
+                (
+                    HloRow(
+                        "pdl-launch-annotation",
+                        _pass("asynchronous.pdl_launch_annotation"),
+                        for_opcodes=("fusion",),
+                        when=_overlaps_launches,
+                    ),
+                ),
             ),
         ),
     ),

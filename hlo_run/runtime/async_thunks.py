@@ -18,6 +18,7 @@ from hlo_run.runtime.thunk_context import EmitThunk, ThunkContext, backend_confi
 
 # XLA's defaults; it gives streams to starts in turn.
 _COMPUTATION_STREAMS, _COMMUNICATION_STREAMS, _MORE_COMMUNICATION_STREAMS = 4, 1, 2
+_FABRIC, _FABRIC_STREAM = "_SCALE_UP_FABRIC", 3
 _STREAM = "_xla_stream_annotation"
 _COLLECTIVE_STREAM = "collective"
 _GROUP = "_collectives_group"
@@ -44,6 +45,8 @@ def stream_numbers(module: HloModule, many_for_communication: bool = False) -> d
                 given = _annotated_stream(instruction)
                 if given.isdecimal():
                     numbers[instruction] = int(given)
+                elif _uses_fabric(instruction):
+                    numbers[instruction] = _FABRIC_STREAM
                 elif is_communication(instruction):
                     numbers[instruction] = communication_starts % streams
                     communication_starts += 1
@@ -55,6 +58,11 @@ def stream_numbers(module: HloModule, many_for_communication: bool = False) -> d
     return numbers
 
 
+def _uses_fabric(start: HloInstruction) -> bool:
+    """True for collectives with XLA's domain of the fabric between near devices."""
+    return str(record(backend_config(start), "collective_backend_config").get("communication_domain", "")).endswith(_FABRIC)
+
+
 def _has(start: HloInstruction, name: str) -> bool:
     return frontend_attribute(start, name) is not None
 
@@ -64,10 +72,12 @@ def _annotated_stream(start: HloInstruction) -> str:
 
 
 def is_communication(start: HloInstruction) -> bool:
-    """Return True for the start of a collective, or of a computation on the stream for collectives."""
+    """Return True for the start of a collective, of a group of collectives, or of a computation on the stream for collectives."""
     if start.opcode != "async-start":
         return start.opcode in COLLECTIVE
-    return start.called_computations[0].root.opcode in COLLECTIVE or _annotated_stream(start).lower() == _COLLECTIVE_STREAM
+    if _has(start, _GROUP) or _annotated_stream(start).lower() == _COLLECTIVE_STREAM:
+        return True
+    return start.called_computations[0].root.opcode in COLLECTIVE
 
 
 def _start(context: ThunkContext, start: HloInstruction) -> list[Thunk]:

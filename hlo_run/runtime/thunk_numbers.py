@@ -13,8 +13,8 @@ NO_NUMBER = 0
 def thunk_numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
     """Return the number of each thunk by its `id()`. Numbers count from 1 in the order in which XLA makes the thunks.
 
-    Inner thunks come before the outer one, except for loops, starts, and library calls on slices. An asynchronous copy of a whole
-    array comes before its start, one of a slice before the thunk that knows its place, others after it.
+    Inner thunks come before the outer one, except for loops, starts, groups, and library calls on slices. An asynchronous copy of
+    a whole array comes before its start, one of a slice before the thunk that knows its place, others after it.
     """
     numbers: dict[int, int] = {}
     count = 0
@@ -23,12 +23,8 @@ def thunk_numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
         nonlocal count
         for thunk in thunks:
             is_start = isinstance(thunk, AsyncStartThunk)
-            is_copy = isinstance(thunk, AsyncStartThunk) and len(thunk.thunks) == 1 and isinstance(thunk.thunks[0], CopyThunk)
-            if (
-                isinstance(thunk, WhileThunk)
-                or (is_start and not is_copy)
-                or (thunk.kind == "kDynamicSliceFusion" and not in_start)
-            ):
+            is_group = thunk.kind == "kGroup" or (thunk.kind == "kDynamicSliceFusion" and not in_start)
+            if isinstance(thunk, WhileThunk) or is_group or (is_start and not _copies_whole(thunk)):
                 count += 1
                 numbers[id(thunk)] = count
             for inner in nested_sequences(thunk):
@@ -41,3 +37,8 @@ def thunk_numbers(sequence: Sequence[Thunk]) -> dict[int, int]:
 
     visit(sequence)
     return numbers
+
+
+def _copies_whole(thunk: Thunk) -> bool:
+    """True for the start of a copy of a whole array."""
+    return isinstance(thunk, AsyncStartThunk) and len(thunk.thunks) == 1 and isinstance(thunk.thunks[0], CopyThunk)

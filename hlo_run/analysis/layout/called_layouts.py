@@ -1,15 +1,14 @@
-"""Chooses the layouts of parameters and results of called computations: bodies of loops, branches and calls.
+"""Chooses the layouts of parameters and results of called computations: branches and calls.
 
 In the first round, called computations have no layout constraints, and propagation in each one gives layouts of its result and
 its parameters. Then the instructions that call it choose one layout for both sides:
 
-- a loop uses the layouts of its body's result, for the body and the condition, too;
 - branches use the result layout of the largest branch; the others derive their parameters again from that result;
 - a call uses the layouts of its computation.
 
-In the second round these layouts are constraints. XLA's `LayoutAssignment` (`CalculateComputationLayout`, `AddWhileConstraints`,
+In the second round these layouts are constraints. XLA's `LayoutAssignment` (`CalculateComputationLayout`,
 `AddConditionalConstraints`, `AddCallConstraints`). Computations with several callers, and those of asynchronous
-calls, keep default layouts.
+calls, keep default layouts. The bodies and conditions of loops belong to the computation around them (`linked_loops.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order, value_behind
+from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order
+from hlo_run.analysis.layout.linked_loops import value_behind
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
@@ -91,14 +91,10 @@ class CalledLayouts(Struct):
         self._interfaces[computation] = Interface(parameters, result)
 
     def agree(self, caller: HloInstruction) -> None:
-        """Use the body's result layouts for a loop, and the layouts of the largest branch for all branches."""
+        """Use the layouts of the largest branch for all branches."""
         if any(computation in self._fixed for computation in caller.called_computations):
             return
-        if caller.opcode == "while":
-            carried = self._interfaces[caller.while_body].result
-            for computation in caller.called_computations:
-                self._interfaces[computation].parameters = [carried]
-        elif caller.opcode == "conditional":
+        if caller.opcode == "conditional":
             given = self._interfaces[_largest_branch(caller)].result
             for branch in caller.called_computations:
                 interface = self._interfaces[branch]

@@ -9,27 +9,25 @@ and as far as possible (`_waiting` is a stack). Wishes yield to demands.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct, field
 
 from hlo_run.analysis.bitcast_kind import aligned_order
+from hlo_run.analysis.layout.linked_loops import NAMES, CarriedArray, Value, carried_arrays, linked_loops, value_behind
 from hlo_run.analysis.tiling.reduction_description import WARP_SIZE
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.hlo.opcodes.names import Opcode, opcode_set
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, KEEPS_LAYOUT
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
 
 Order: TypeAlias = tuple[int, ...]
-Value: TypeAlias = "tuple[HloInstruction, ShapeIndex]"
 # User, operand number and shape index in the operand. A user of None is the computation's result.
 Use: TypeAlias = "tuple[HloInstruction | None, int, ShapeIndex]"
 # An item to spread: a value, or all arrays of an operand (its use at `()`).
 _Item: TypeAlias = "Value | Use"
 
-# Their elements are other values under another name.
-NAMES: frozenset[Opcode] = frozenset(("tuple", "get-tuple-element", "opt-barrier", "add-dependency"))
 # The number of changes after which a wish replaces nothing. The bound ensures that propagation ends.
 _MAX_CHANGES = 2
 # Operands that mind less lower the priority down to this one.
@@ -41,18 +39,6 @@ def leaf_at(shape: Shape, index: ShapeIndex) -> Shape:
     for number in index:
         shape = shape.tuple_shapes[number]
     return shape
-
-
-def value_behind(instruction: HloInstruction, index: ShapeIndex) -> Value:
-    """Return the value at `index`. A bitcast defines a new value here, since it may change the layout."""
-    while instruction.opcode in NAMES:
-        if instruction.opcode == "tuple":
-            instruction, index = instruction.operands[index[0]], index[1:]
-        elif instruction.opcode == "get-tuple-element":
-            instruction, index = instruction.operands[0], (instruction.tuple_index, *index)
-        else:
-            instruction = instruction.operands[0]
-    return instruction, index
 
 
 class _State(Struct):
@@ -68,21 +54,30 @@ class _State(Struct):
 
 
 class LayoutPropagation(Struct):
-    """The layouts of one computation: `values` of its values, `uses` of its instructions' operands.
+    """The layouts of a computation and of its loops' bodies and conditions, which all are `members`, callees first.
 
-    `pin_value`, `pin_use`, `pin_instruction` and `pin_result` add constraints; a later one replaces an earlier one. `run` spreads
-    them, the last one first, and settles all other layouts. An operand of several arrays has one constraint.
+    `values` are the layouts of values, `uses` those of operands, `carried` those of the arrays that a loop carries. `pin_value`,
+    `pin_use`, `pin_instruction` and `pin_result` add constraints; a later one replaces an earlier one. `run` spreads them, the
+    last one first, and settles all other layouts. An operand of several arrays has one constraint.
     """
 
-    computation: HloComputation
+    members: list[HloComputation]
     values: dict[Value, Order] = field(default_factory=dict["Value", Order])
     uses: dict[Use, Order] = field(default_factory=dict["Use", Order])
+    carried: dict[HloInstruction, dict[ShapeIndex, Order]] = field(
+        default_factory=dict["HloInstruction", "dict[ShapeIndex, Order]"]
+    )
     _states: dict[_Item, _State] = field(default_factory=dict["_Item", _State])
     _waiting: deque[_Item] = field(default_factory=deque["_Item"])
     # The items added since the last one was taken, their priorities, and whether each spreads before or after all waiting items.
     _added: list[tuple[_Item, int, bool]] = field(default_factory=list["tuple[_Item, int, bool]"])
     # The arrays that are another name of a value.
     _names: dict[Value, list[HloInstruction]] = field(default_factory=dict["Value", "list[HloInstruction]"])
+
+    # What each loop carries, by the place of the loop, the loops of a value, and the loops with a value that got a layout.
+    _loops: list[list[CarriedArray]] = field(default_factory=list["list[CarriedArray]"])
+    _loops_of: dict[Value, set[int]] = field(default_factory=dict["Value", "set[int]"])
+    _unequal: set[int] = field(default_factory=set[int])
 
     # The last layout that was passed to all operands of an instruction, and the largest operand of each concatenate.
     _asked: dict[HloInstruction, tuple[Order, int]] = field(default_factory=dict["HloInstruction", tuple[Order, int]])
@@ -119,11 +114,17 @@ class LayoutPropagation(Struct):
 
     def run(self) -> None:
         """Settle the layouts of all values and uses."""
-        for instruction in self.computation.instructions:
+        for instruction in (instruction for member in self.members for instruction in member.instructions):
             if instruction.shape.is_array:
                 self._names.setdefault(value_behind(instruction, ()), []).append(instruction)
+        loops = list(linked_loops(self.members))
+        self._loops = [carried_arrays(loop) for loop in loops]
+        for place, arrays in enumerate(self._loops):
+            for value in (value for array in arrays for value in array.values):
+                self._loops_of.setdefault(value, set()).add(place)
+        self._unequal.update(range(len(loops)))
         self._spread()
-        for instruction in self.computation.post_order():
+        for instruction in (instruction for member in self.members for instruction in member.post_order()):
             if instruction.opcode in NAMES:
                 continue
             for index, leaf in instruction.shape.leaves():
@@ -132,7 +133,67 @@ class LayoutPropagation(Struct):
                     self._ask_value((instruction, index), leaf.minor_to_major if instruction.opcode == "constant" else default)
                     self._spread()
 
+        for loop, arrays in zip(loops, self._loops, strict=True):
+            self.carried[loop] = {array.result[1]: self.values[array.parameter] for array in arrays}
+            for array in arrays:
+                order = self.values[array.parameter]
+                self.values[array.in_condition] = self.values[array.result] = order
+                self.uses[loop, 0, array.result[1]] = order
+
     def _spread(self) -> None:
+        """Spread all layouts; when nothing is left, give names of one array in a loop one layout, and spread those."""
+        self._spread_waiting()
+        while self._unequal:
+            place = min(self._unequal)
+            if self._equal(self._loops[place]):
+                self._spread_waiting()
+            else:
+                self._unequal.remove(place)
+
+    def _equal(self, arrays: list[CarriedArray]) -> bool:
+        """Give names of arrays without a layout that of another name: of the loop's result, or if that has none, of any.
+
+        If the result has none to give, names other than the initial value take the layout of the body's parameter, even if they
+        have another one.
+        """
+        taken = [array for array in arrays if self._take_over(array, array.result)]
+        return bool(taken or [array for array in arrays if self._settle(array)])
+
+    def _settle(self, array: CarriedArray) -> bool:
+        names = (array.parameter, array.returned, array.initial, array.in_condition)
+        known = next((name for name in names if name in self.values), None)
+        return known is not None and (self._take_over(array, known) | self._agree_with_parameter(array))
+
+    def _take_over(self, array: CarriedArray, known: Value) -> bool:
+        """Give names without a layout that of `known`, if it has one. Return True if there are any."""
+        unknown = [name for name in array.values if name not in self.values] if known in self.values else []
+        for name in unknown:
+            self._ask_value(name, self.values[known], priority=self._states[known].priority)
+        return bool(unknown)
+
+    def _agree_with_parameter(self, array: CarriedArray) -> bool:
+        """Demand the layout of the body's parameter of what the body returns, of the condition's parameter and of the result."""
+        order = self.values[array.parameter]
+        others = [
+            name
+            for name in (array.in_condition, array.returned, array.result)
+            if self.values[name] != order and self._states[name].changes < _MAX_CHANGES
+        ]
+        for name in others:
+            priority = self._states[name].priority + 1
+            self._ask_value(name, order, mandatory=True, priority=priority)
+            for user, number in self._users(name):
+                self._ask_use(user, number, order, mandatory=True, priority=priority)
+        return bool(others)
+
+    def _users(self, value: Value) -> Iterator[tuple[HloInstruction, int]]:
+        """Yield the instructions that compute with a value, and the numbers of their operands."""
+        for name in self._names.get(value, ()):
+            for user in name.users:
+                if user.opcode not in NAMES:
+                    yield from ((user, number) for number, operand in enumerate(user.operands) if operand is name)
+
+    def _spread_waiting(self) -> None:
         self._take_added()
         while self._waiting:
             item = self._waiting.popleft()
@@ -162,6 +223,7 @@ class LayoutPropagation(Struct):
         old = self._states.get(value)
         if old is None:
             self._states[value] = old = _State(mandatory, deep, priority)
+            self._unequal |= self._loops_of.get(value, set())
         elif self.values[value] == order:
             new = _State(old.mandatory or mandatory, old.deep or deep, max(old.priority, priority), old.changes)
             if old == new:
@@ -203,21 +265,19 @@ class LayoutPropagation(Struct):
             for number, operand in enumerate(instruction.operands):
                 if operand.shape.is_array and operand.shape.rank > 1:
                     self._from_result_to_operand(instruction, index, number, order)
-        for name in self._names.get(value, ()):
-            for user in name.users:
-                if user.opcode not in NAMES:
-                    for number, operand in enumerate(user.operands):
-                        if operand is name:
-                            self._ask_use(user, number, order, priority=priority)
+        for user, number in self._users(value):
+            self._ask_use(user, number, order, priority=priority)
         self._from_carried_value(value)
 
     def _from_carried_value(self, value: Value) -> None:
         """Spread from the value that a loop's body returns to the parameter that has it in the next iteration."""
         instruction, index = value
-        root, callers = self.computation.root, self.computation.callers
+        computation = instruction.parent
+        assert computation is not None, "the value is in a computation"
+        root, callers = computation.root, computation.callers
         if root.opcode == "tuple" and root in instruction.users and len(callers) == 1 and callers[0].opcode == "while":
             place = root.operands.index(instruction)
-            self._ask_value((self.computation.parameters[0], (place, *index)), self.values[value])
+            self._ask_value((computation.parameters[0], (place, *index)), self.values[value])
 
     def _from_result_to_operand(self, instruction: HloInstruction, index: ShapeIndex, number: int, order: Order) -> None:
         operand = instruction.operands[number].shape
@@ -231,7 +291,7 @@ class LayoutPropagation(Struct):
 
     def _from_operand(self, user: HloInstruction | None, number: int) -> None:
         """Spread from an operand to the values in it, and to the user's other operands and results."""
-        operand = self.computation.root if user is None else user.operands[number]
+        operand = self.members[-1].root if user is None else user.operands[number]
         if operand.shape.is_array and operand.shape.rank < 2:
             return
         priority = self._states[user, number, ()].priority

@@ -4,7 +4,7 @@
 
 The comparison ignores names and metadata but not layouts. Computations above 128 instructions or 1 KiB of constants stay, as
 do fusions and those that collectives call. With `marks_fusions`, nothing is merged: equal fusions get the name of the first
-one as `deduplicated_name` in their metadata. XLA's `HloComputationDeduplicator`.
+one as `deduplicated_name` in their metadata, unless no fusion calls the first computation. XLA's `HloComputationDeduplicator`.
 """
 
 from __future__ import annotations
@@ -71,10 +71,14 @@ def _is_called_by_collective(computation: HloComputation) -> bool:
 
 
 def _mark(same: list[list[HloComputation]]) -> None:
-    for group in same:
-        fusions = [caller for computation in group for caller in computation.callers if caller.opcode == "fusion"]
-        for fusion in fusions:
-            _name(fusion, fusions[0].name)
+    for first, *others in same:
+        owners, equal = _fusions(first), [fusion for computation in others for fusion in _fusions(computation)]
+        for fusion in (*owners, *equal) if owners and equal else ():
+            _name(fusion, owners[0].name)
+
+
+def _fusions(computation: HloComputation) -> list[HloInstruction]:
+    return [caller for caller in computation.callers if caller.opcode == "fusion"]
 
 
 def _name(fusion: HloInstruction, name: str) -> None:

@@ -84,7 +84,7 @@ class _Call(Struct, frozen=True):
         """True for results that wrap around or are clamped, so that nothing may be added before that."""
         return self.result.shape.dtype.is_integer
 
-    def config_value(self, name: str) -> Any:
+    def config_value(self, name: str) -> object:
         return self.config[_CONFIG][name]
 
     @property

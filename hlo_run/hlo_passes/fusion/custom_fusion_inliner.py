@@ -43,7 +43,7 @@ class CustomFusionInliner(Struct, frozen=True):
         found = False
         for computation in executed_computations(module):
             for fusion in list(computation.instructions):
-                if fusion.opcode == "fusion" and fusion.attrs.get("kind") == "kCustom" and _is_for_others(fusion, ctx):
+                if fusion.is_custom_fusion and _is_for_others(fusion, ctx):
                     found = True
                     result = _Inliner(computation, fusion).inline(fusion.fused_computation, fusion.operands)
                     module.replace(fusion, result)

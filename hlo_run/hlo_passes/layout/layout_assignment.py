@@ -3,11 +3,10 @@
     t = f32[4,3] transpose(f32[3,4]{1,0} p), dimensions={1,0};  ROOT n = f32[4,3]{1,0} negate(t)
         =>   t = f32[4,3]{0,1} transpose(p);  n = f32[4,3]{0,1} negate(t);  ROOT copy = f32[4,3]{1,0} copy(n)
 
-The entry keeps its given layouts, and infeeds and outfeeds those of the text. Loops, branches and calls use the layouts that
-their computations prefer (`called_layouts.py`). Library calls and batched dots get the default layout; custom calls with
-constraints and bitcasts keep theirs; a fusion gets those of its body; cuDNN convolutions get the layouts that cuDNN prefers
-(`convolution_layouts.py`).
-XLA's `GpuLayoutAssignment`.
+The entry keeps its given layouts, and infeeds and outfeeds those of the text. A loop is settled with the computation around it
+(`linked_loops.py`); branches and calls use the layouts that their computations prefer (`called_layouts.py`). Library calls and
+batched dots get the default layout; custom calls with constraints and bitcasts keep theirs; a fusion gets those of its body;
+cuDNN convolutions get the layouts that cuDNN prefers (`convolution_layouts.py`). XLA's `GpuLayoutAssignment`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from hlo_run.analysis.computation_order import in_definition_order
+from hlo_run.analysis.computation_order import computation_post_order, in_definition_order
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.layout.called_layouts import CalledLayouts, Orders
 from hlo_run.analysis.layout.convolution_layouts import is_convolution_call, liked_orders
-from hlo_run.analysis.layout.layout_propagation import NAMES, LayoutPropagation, Order, Use, leaf_at
+from hlo_run.analysis.layout.layout_propagation import LayoutPropagation, Order, Use, leaf_at
+from hlo_run.analysis.layout.linked_loops import NAMES, is_linked, units
 from hlo_run.analysis.matrix_product import lies_as_matrices
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor, InstructionMaker
@@ -45,7 +45,7 @@ from hlo_run.hlo_passes.subgraphs.gemm_record import epilogue_of, is_call
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.records import replace
 from hlo_run.target import TargetSpec
-from hlo_run.walks import post_order, walk
+from hlo_run.walks import walk
 
 # The host gives and takes data in the layout that the text names.
 _FEEDS: frozenset[Opcode] = frozenset(("infeed", "outfeed"))
@@ -77,18 +77,17 @@ class LayoutAssignment(Struct, frozen=True):
         order = _callees_first(module)
         innermost = ctx.options.convolution_features_innermost
         called = CalledLayouts.of(order)
-        for computation in order:
-            instructions = computation.post_order()
-            for instruction in instructions:
+        groups = units(order)
+        for members in groups:
+            for instruction in (instruction for member in members for instruction in member.post_order()):
                 called.agree(instruction)
-            if not computation.is_entry and not called.is_settled(computation):
-                called.learn(computation, _propagate(module, computation, instructions, called, ctx, innermost))
-        for computation in order:
-            instructions = computation.post_order()
-            layouts = _propagate(module, computation, instructions, called, ctx, innermost)
-            if not computation.is_entry and not called.is_settled(computation):
-                called.learn(computation, layouts)
-            _assign(layouts, instructions)
+            if not members[-1].is_entry and not called.is_settled(members[-1]):
+                called.learn(members[-1], _propagate(module, members, called, ctx, innermost))
+        for members in groups:
+            layouts = _propagate(module, members, called, ctx, innermost)
+            if not members[-1].is_entry and not called.is_settled(members[-1]):
+                called.learn(members[-1], layouts)
+            _assign(layouts)
         _drop_element_sizes(module, order)
 
 
@@ -103,39 +102,34 @@ def _copy_sent(module: HloModule) -> None:
 def _callees_first(module: HloModule) -> list[HloComputation]:
     """Return the computations that are executed by control flow, callees first, the entry last."""
     executed = set(executed_computations(module))
-
-    def callees(computation: HloComputation) -> list[HloComputation]:
-        return [c for i in computation.instructions for c in i.called_computations if c in executed]
-
-    return post_order(module.entry, callees)
+    return [computation for computation in computation_post_order(module) if computation in executed]
 
 
 def _propagate(
-    module: HloModule,
-    computation: HloComputation,
-    instructions: list[HloInstruction],
-    called: CalledLayouts,
-    ctx: PassContext,
-    innermost: bool | None,
+    module: HloModule, members: list[HloComputation], called: CalledLayouts, ctx: PassContext, innermost: bool | None
 ) -> LayoutPropagation:
-    """Settle the layouts of a computation."""
-    layouts = LayoutPropagation(computation)
+    """Settle the layouts of a computation and of its loops' bodies and conditions."""
+    layouts = LayoutPropagation(members)
     # The last pin spreads first, as in XLA: custom calls, library calls (the first over the second), results, loops, parameters.
-    _pin_given(layouts, module, called)
-    for instruction in computation.instructions:  # in the order of the text, as in XLA
-        if instruction.opcode in SYNC_CONTROL_FLOW:
-            _pin_caller(layouts, instruction, called)
-        elif instruction.opcode in _CALLERS:
-            _pin_default(layouts, instruction)
+    for computation in members:
+        _pin_given(layouts, computation, module, called)
+        for instruction in computation.instructions:  # in the order of the text, as in XLA
+            if instruction.opcode in SYNC_CONTROL_FLOW:
+                if not is_linked(instruction):
+                    _pin_caller(layouts, instruction, called)
+            elif instruction.opcode in _CALLERS:
+                _pin_default(layouts, instruction)
     _pin_result(layouts, module, called)
-    for instruction in reversed(instructions):
-        if is_convolution_call(instruction):
-            _pin_convolution(layouts, instruction, liked_orders(instruction, ctx.target, innermost))
-        elif instruction.opcode == "dot":
-            _pin_dot(layouts, instruction, ctx)
-        elif instruction.opcode not in _CALLERS:
-            _pin(layouts, instruction)
-    for instruction in instructions:
+    orders = [computation.post_order() for computation in members]
+    for instructions in orders:
+        for instruction in reversed(instructions):
+            if is_convolution_call(instruction):
+                _pin_convolution(layouts, instruction, liked_orders(instruction, ctx.target, innermost))
+            elif instruction.opcode == "dot":
+                _pin_dot(layouts, instruction, ctx)
+            elif instruction.opcode not in _CALLERS:
+                _pin(layouts, instruction)
+    for instruction in (instruction for instructions in orders for instruction in instructions):
         if instruction.opcode == "custom-call" and not is_convolution_call(instruction):
             _pin_custom_call(layouts, instruction)
     layouts.run()
@@ -162,13 +156,25 @@ def _without_element_size(shape: Shape) -> Shape:
     return replace(shape, layout=Layout(shape.layout.minor_to_major, shape.layout.extra.replace(size, "")))
 
 
-def _assign(layouts: LayoutPropagation, instructions: list[HloInstruction]) -> None:
+def _assign(layouts: LayoutPropagation) -> None:
     for (instruction, index), order in layouts.values.items():
         _set_order(instruction, index, order)
-    for instruction in instructions:
+    orders = [computation.post_order() for computation in layouts.members]
+    for instruction in (instruction for instructions in orders for instruction in instructions):
         if instruction.opcode in NAMES:
             _follow(instruction)
-    _insert_copies(layouts, instructions)
+    for computation, instructions in zip(layouts.members, orders, strict=True):
+        _insert_copies(layouts, instructions)
+        if (result := _result_orders(layouts, computation)) is not None:
+            computation.root = _relaid(computation.root, (), result)
+
+
+def _result_orders(layouts: LayoutPropagation, computation: HloComputation) -> Orders | None:
+    """Return the layouts that the result must have; None for the condition of a loop, whose result is a scalar."""
+    if computation is layouts.members[-1]:
+        return {index: layouts.uses[None, 0, index] for index, leaf in computation.root.shape.leaves() if leaf.is_array}
+    loop = computation.callers[0]
+    return layouts.carried[loop] if computation is loop.while_body else None
 
 
 def _pin_caller(layouts: LayoutPropagation, caller: HloInstruction, called: CalledLayouts) -> None:
@@ -353,10 +359,9 @@ def _gives(dot: HloInstruction, order: Order) -> bool:
     return lies_as_matrices(order, range(batch), range(batch, columns), range(columns, dot.shape.rank))
 
 
-def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
+def _pin_given(layouts: LayoutPropagation, computation: HloComputation, module: HloModule, called: CalledLayouts) -> None:
     """Pin infeeds, outfeeds and parameters: the entry's as given, parameters of other computations as far as they are known."""
-    computation, given = layouts.computation, _given_layout(layouts.computation, module)
-    interface = called.get(computation)
+    interface, given = called.get(computation), _given_layout(computation, module)
     if computation.is_entry:
         shapes = given.parameters if given is not None else [parameter.shape for parameter in computation.parameters]
         orders = [_written_orders(shape) for shape in shapes]
@@ -376,7 +381,7 @@ def _pin_given(layouts: LayoutPropagation, module: HloModule, called: CalledLayo
 
 def _pin_result(layouts: LayoutPropagation, module: HloModule, called: CalledLayouts) -> None:
     """Pin the result: the entry's as given, another computation's if it is known."""
-    computation, given = layouts.computation, _given_layout(layouts.computation, module)
+    computation, given = layouts.members[-1], _given_layout(layouts.members[-1], module)
     if computation.is_entry:
         layouts.pin_result(_written_orders(computation.root.shape if given is None else given.result))
     elif (interface := called.get(computation)) is not None:
@@ -438,10 +443,6 @@ def _insert_copies(layouts: LayoutPropagation, instructions: list[HloInstruction
                 operands[number] = _relaid(operand, (), wanted)
         if operands != list(user.operands):
             user.operands = tuple(operands)
-    root = layouts.computation.root
-    wanted = {index: layouts.uses[None, 0, index] for index, leaf in root.shape.leaves() if leaf.is_array}
-    if (new := _relaid(root, (), wanted)) is not root:
-        layouts.computation.root = new
 
 
 def _copy_in_branch(branch: HloComputation, given: Shape, wanted: dict[ShapeIndex, Order]) -> None:

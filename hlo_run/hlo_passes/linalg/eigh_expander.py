@@ -44,7 +44,7 @@ def _is_eigh(call: HloInstruction) -> bool:
 
 
 def _diagonalise(b: HloBuilder, old: HloInstruction, a: HloValue) -> HloValue:
-    config = str(old.attrs.get("backend_config", "1")).strip('"').split(",")
+    config = (old.backend_config or "1").strip('"').split(",")
     size = a.shape.dims[-1]
     sweeps = int(config[2]) if len(config) > 2 else _SWEEPS
     tolerance = _TOLERANCE.get(a.shape.element_type, _NARROW_TOLERANCE)

@@ -47,7 +47,7 @@ def _call(solve: HloInstruction) -> HloInstruction:
         "left_side": solve.left_side,
         "lower": solve.lower,
         "unit_diagonal": solve.unit_diagonal,
-        "transpose_a": solve.attrs.get("transpose_a", "NO_TRANSPOSE"),
+        "transpose_a": solve.transpose_a,
     }
     attrs = {"custom_call_target": "__cublas$triangularSolve", "backend_config": to_json(options)}
     # cuBLAS takes a batch as two arrays of pointers.

@@ -73,7 +73,7 @@ def _is_split(value: HloInstruction) -> bool:
     return value.opcode in (*_SUMS, "multiply")
 
 
-def _number(value: HloInstruction) -> Any:
+def _number(value: HloInstruction) -> object:
     """Return the number of which an array consists, None if it has different ones or they are not known."""
     if value.opcode == "broadcast":
         value = value.operands[0]
@@ -100,7 +100,7 @@ def _dot_parts(term: Term) -> list[Term] | None:
     return [Term(part, term.weight * number, term.factors) for part, number in zip(parts, numbers, strict=True)]
 
 
-def folded(terms: Sequence[Term], zero: Any) -> list[Term]:
+def folded(terms: Sequence[Term], zero: object) -> list[Term]:
     """Sort terms by arrays and factors, add the weights of equal terms, and leave out terms whose weight is `zero`.
 
     The order is XLA's: by opcode, then slices by operand and bounds, parameters by number, and others by place in the text.
@@ -110,9 +110,9 @@ def folded(terms: Sequence[Term], zero: Any) -> list[Term]:
     places = {value: place for place, value in enumerate(computation.instructions)}
 
     @cache
-    def key(value: HloInstruction) -> tuple[Any, ...]:
+    def key(value: HloInstruction) -> tuple[object, ...]:
         name = "clz" if value.opcode == "count-leading-zeros" else value.opcode
-        details: tuple[Any, ...] = ()
+        details: tuple[object, ...] = ()
         if value.opcode == "slice":
             details = (key(value.operands[0]), *zip(*value.slice_ranges, strict=True))
         elif value.opcode == "pad":

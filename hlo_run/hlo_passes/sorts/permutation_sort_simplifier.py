@@ -36,7 +36,7 @@ def _sorts_by_permutation(sort: HloInstruction) -> bool:
     root = sort.to_apply.root
     if len(sort.operands) != 2 or root.opcode != "compare" or root.comparison_direction != "LT":
         return False
-    if [(side.opcode, side.attrs.get("parameter_number")) for side in root.operands] != [("parameter", 0), ("parameter", 1)]:
+    if tuple(root.operands) != tuple(sort.to_apply.parameters[:2]):
         return False
     keys = sort.operands[0]
     if not keys.shape.dtype.is_integer:

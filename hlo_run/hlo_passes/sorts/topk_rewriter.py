@@ -49,7 +49,7 @@ def _sorts_down(sort: HloInstruction) -> bool:
         return False
     if root.opcode != "compare" or root.comparison_direction != "GT":
         return False
-    if [(side.opcode, side.attrs.get("parameter_number")) for side in root.operands] != [("parameter", 0), ("parameter", 1)]:
+    if tuple(root.operands) != tuple(sort.to_apply.parameters[:2]):
         return False
     return len(others) <= 1 and all(_counts(other, sort.dimensions[0]) for other in others)
 

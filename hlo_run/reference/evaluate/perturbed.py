@@ -32,6 +32,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, narrow, widen
+from hlo_run.walks import walk
 
 # Ops whose results are elements of their operands, or exact.
 _EXACT = MOVES_ELEMENTS | opcode_set("""add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice
@@ -349,14 +350,16 @@ def is_exact(instruction: HloInstruction) -> bool:
 def _last_ops(module: HloModule) -> set[HloInstruction]:
     """Return the ops that compute the result: nothing rounds between them and the root, and they have no other use."""
     last: set[HloInstruction] = set()
-    pending = [module.entry.root]
-    while pending:
-        instruction = pending.pop()
-        last.add(instruction)
+
+    def before(instruction: HloInstruction) -> Sequence[HloInstruction]:
         if instruction.opcode in ("fusion", "call"):
-            pending.append(instruction.called_computations[0].root)
-        elif instruction.opcode in MOVES_ELEMENTS or instruction.opcode in ("tuple", "concatenate", "pad"):
-            pending += [o for o in instruction.operands if o not in last and all(user in last for user in o.users)]
+            return (instruction.called_computations[0].root,)
+        if instruction.opcode in MOVES_ELEMENTS or instruction.opcode in ("tuple", "concatenate", "pad"):
+            return [operand for operand in instruction.operands if all(user in last for user in operand.users)]
+        return ()
+
+    for instruction in walk([module.entry.root], before):
+        last.add(instruction)
     return last
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
+from hlo_run.hlo.async_ops import async_start
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.device import Device, Plan, Step
 from hlo_run.reference.evaluate.loop_limit import check_limit
@@ -19,6 +20,11 @@ class State(Struct, frozen=True):
 
     value: Value
     counters: dict[HloInstruction, int]
+
+    @property
+    def parts(self) -> tuple[Value, ...]:
+        """The parts of a loop's tuple."""
+        return parts_of(self.value)
 
 
 class Iterations(Struct, frozen=True):
@@ -50,12 +56,17 @@ class Frame(Struct):
         assert value is not None, "every value was recorded"
         return value
 
+    @property
+    def result(self) -> Value:
+        """The recorded value of the root."""
+        value = self.values[self.root]
+        assert value is not None, "every value was recorded"
+        return value
+
     def updated_operand(self, kernel: HloInstruction) -> Value | None:
         """Return the array that a kernel updates in place, if its root is a dynamic-update-slice; else None."""
-        update = kernel
-        if kernel.opcode == "fusion":
-            update = kernel.fused_computation.root
-        if update.opcode != "dynamic-update-slice":
+        update = updating_root(kernel)
+        if update is None or async_start(kernel) is not None:
             return None
         array = update.operands[0]
         while array.opcode in ("bitcast", "copy"):
@@ -66,6 +77,32 @@ class Frame(Struct):
             array = kernel.operands[array.parameter_number]
         number = self.number_of.get(array)
         return self.values[self.steps[number].slot] if number is not None else None
+
+
+def updating_root(kernel: HloInstruction) -> HloInstruction | None:
+    """Return the dynamic-update-slice that makes a kernel's result, or None; of an asynchronous kernel too."""
+    start = async_start(kernel)
+    root = kernel if start is None else start.called_computations[0].root
+    root = root.fused_computation.root if root.opcode == "fusion" else root
+    return root if root.opcode == "dynamic-update-slice" else None
+
+
+def parts_of(value: Value) -> tuple[Value, ...]:
+    """Return the parts of a tuple, or the value as the only part."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+def invariant_parts(loop: HloInstruction) -> frozenset[int]:
+    """Return the parts of a loop's state that the body hands on as they are."""
+    root = loop.while_body.root
+    if root.opcode != "tuple":
+        return frozenset()
+    parts = enumerate(root.operands)
+    return frozenset(number for number, part in parts if part.opcode == "get-tuple-element" and _hands_on(part, number))
+
+
+def _hands_on(element: HloInstruction, number: int) -> bool:
+    return element.operands[0].opcode == "parameter" and element.tuple_index == number
 
 
 def record(plan: Plan, arguments: Sequence[Value], device: Device, evaluate: Evaluate) -> Frame:

@@ -152,6 +152,10 @@ class RecordedRun:
             found = self._iterations[key] = record(plan, [state.value], self._device, self._evaluate)
         return found, True
 
+    def is_kernel(self, instruction: HloInstruction) -> bool:
+        """True if an instruction is one of the kernels."""
+        return instruction in self._seeds
+
     def holds(self, computation: HloComputation, kernel: HloInstruction) -> bool:
         """True if a kernel is in a computation or in what it calls."""
         inner = self._inner.get(computation)

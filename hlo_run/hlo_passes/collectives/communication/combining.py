@@ -22,6 +22,7 @@ from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
 from hlo_run.hlo_passes.subgraphs.library_calls import NO_RECORD, to_json
 from hlo_run.options import CompileOptions
+from hlo_run.options.collective_flags import UNSPECIFIED_DOMAIN
 from hlo_run.records import replace
 
 # Attributes of one collective that a combined one does not take over.
@@ -148,9 +149,14 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     made = combiner.add_with(first.opcode, shape, operands, attributes, dict(first.called))
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
-    is_pipelined, is_made = any(combiner_key(i)[1] for i in group), any(map(_is_of_partitioner, group))
+    is_pipelined = any(combiner_key(i)[1] for i in group)
+    # XLA marks no permute.
+    is_made = first.opcode != "collective-permute" and any(map(_is_of_partitioner, group))
     if is_pipelined or is_made:
         set_collective_config(made, is_pipelined=is_pipelined, is_spmd_generated=is_made)
+    domains = [str(collective_config(i).get("communication_domain", UNSPECIFIED_DOMAIN)) for i in group]
+    for domain in [found for found in domains if found != UNSPECIFIED_DOMAIN][:1]:
+        set_collective_config(made, communication_domain=domain)
     for number, old, swap in zip(places, group, swaps, strict=True):
         editor = Editor(old, keeps_frontend_attributes=False)
         element = editor.element(made, number) if made.shape.is_tuple else made
@@ -209,8 +215,11 @@ def _is_of_partitioner(instruction: HloInstruction) -> bool:
     return marked or bool(collective_config(instruction).get("is_spmd_generated", False))
 
 
-def combiner_key(instruction: HloInstruction) -> tuple[str, bool]:
-    """Return the name that a framework gave the collectives that may be combined, or "", and whether they are pipelined."""
-    name = frontend_attribute(instruction, "combiner_key") or ""
-    config = str(instruction.attrs.get("backend_config") or "")
-    return name, '"is_pipelined":true' in config.replace(" ", "")
+def combiner_key(instruction: HloInstruction) -> tuple[str, bool, str]:
+    """Return what must be equal to combine collectives, and whether they are pipelined.
+
+    These are the names that a framework gave collectives that may be combined, and that start together; "" without one.
+    """
+    name, group = (frontend_attribute(instruction, key) or "" for key in ("combiner_key", "collective_group_key"))
+    config = instruction.backend_config
+    return name, '"is_pipelined":true' in config.replace(" ", ""), group

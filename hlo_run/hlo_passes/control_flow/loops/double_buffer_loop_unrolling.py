@@ -60,7 +60,7 @@ class DoubleBufferLoopUnrolling(Struct, frozen=True):
         if self.unroll_strategy == "auto":
             return "double_buffer" if any(i.opcode in COLLECTIVE for i in loop.while_body.instructions) else ""
         if self.unroll_strategy == "manual":
-            asked = str(loop.attrs.get("frontend_attributes", ""))
+            asked = str(loop.frontend_attributes or "")
             named = [name for name in ("double_buffer", "full") if name in asked.replace("-", "_")]
             return named[0] if "_xla_loop_unroll_strategy" in asked and named else ""
         return self.unroll_strategy

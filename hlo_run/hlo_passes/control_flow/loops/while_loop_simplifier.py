@@ -18,7 +18,6 @@ from hlo_run.analysis.computation_order import in_definition_order
 from hlo_run.analysis.liveness import stays_whole
 from hlo_run.analysis.loop_counter import find_counter
 from hlo_run.analysis.loop_state import loop_state
-from hlo_run.hlo.attributes.table import OpMetadata
 from hlo_run.hlo.edit import copy_instruction, has_side_effect, remove_dead, remove_unused
 from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.graph import HloInstruction, HloModule
@@ -87,8 +86,8 @@ def _runs_once_at_most(module: HloModule, loop: HloInstruction) -> bool:
         module.replace(loop, loop.operands[0])
     else:
         # As in XLA, the instructions get the loop's stack frame and not its name.
-        metadata = loop.attrs.get("metadata")
-        if isinstance(metadata, OpMetadata):
+        metadata = loop.metadata
+        if metadata is not None:
             loop.attrs["metadata"] = replace(metadata, op_name="")
         inline(module, loop, loop.while_body)
     remove_unused([loop])

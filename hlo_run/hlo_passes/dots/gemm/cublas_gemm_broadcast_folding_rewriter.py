@@ -46,7 +46,7 @@ def _fold(call: HloInstruction, number: int) -> bool:
     """Change the call's config to the dimension numbers of the broadcast's operand; return False if that is not possible."""
     broadcast, side = call.operands[number], ("lhs", "rhs")[number]
     config = config_of(call.backend_config)
-    dims: dict[str, Any] = config["gemm_backend_config"]["dot_dimension_numbers"]
+    dims: dict[str, object] = config["gemm_backend_config"]["dot_dimension_numbers"]
     added = broadcast.shape.rank - broadcast.operands[0].shape.rank
     batch, contracting = _numbers(dims, f"{side}_batch_dimensions"), _numbers(dims, f"{side}_contracting_dimensions")
     kept: Sequence[int] = broadcast.dimensions

@@ -10,7 +10,7 @@ the result's type. Follows XLA's `GemmRewriter`.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from hlo_run.hlo.edit import Editor, InstructionMaker, copy_instruction
 from hlo_run.hlo.graph import HloInstruction
@@ -154,6 +154,6 @@ def _compute_in_16_bits(edits: Edits, dot: HloInstruction) -> None:
     wide = "bf16" if dot.shape.element_type == "bf16" else "f16"
     operands = [editor.convert(operand, wide) for operand in dot.operands]
     is_narrow = dot.shape.element_type in F8_TYPES
-    shape: Any = dot.shape.with_element_type("f16") if is_narrow else dot.shape
+    shape = dot.shape.with_element_type("f16") if is_narrow else dot.shape
     made = editor.computation.add(copy_instruction(dot, operands, shape))
     edits.replace(dot, editor.convert(made, dot.shape.element_type) if is_narrow else made)
