@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hlo_run import target as targets
 from hlo_run.analysis.cost.module_cost import cost_analysis as cost_analysis
@@ -172,7 +171,7 @@ def _find_fusion(module: HloModule, name: str, target: str) -> HloInstruction:
     return find_fusion(module, name, targets.preset(target or targets.DEFAULT_TARGET), CompileOptions(target=target))
 
 
-def from_jax(function: Any, *arguments: Any, jax_platform: str = "cpu", **keywords: Any) -> HloModule:
+def from_jax(function: object, *arguments: object, jax_platform: str = "cpu", **keywords: object) -> HloModule:
     """Return the module that JAX lowers `function` to. Only the shapes of the arguments matter (arrays, jax.ShapeDtypeStruct).
 
     The parameters are the arrays and numbers in the arguments, in JAX's order. A random key is the array of its words. Unused

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hlo_run.loading import loaded  # isort: skip - before all that takes time
 
 import os
+import re
 import shutil
 import stat
 import sys
@@ -60,8 +61,8 @@ _EXAMPLES = {
     "hlo-run --localize FILE.hlo": "the first kernel that is wrong",
     "hlo-run --golden_dir=goldens DIR": "compare the stages with goldens, in CI",
 }
-_OPT_STAGES_TITLE = "Stages (--platform=gpu --stage=NAME prints one)"
-_STAGES_TITLE = "Stages (--stage=NAME prints one; the name of a row prints what the row leaves)"
+_OPT_STAGES_ABOUT = "--platform=gpu --stage=NAME prints one."
+_STAGES_ABOUT = "--stage=NAME prints one. The name of a row prints what the row leaves."
 
 _OPT_INTRODUCTION = """Run HLO passes, or a pipeline up to a stage, on a module and print the result.
 
@@ -85,13 +86,16 @@ class _Program:
     introduction: str
     examples: Mapping[str, str]
     stages: Mapping[str, str]
-    stages_title: str
+    stages_about: str
     flags: Flags
     topics: Mapping[str, Topic]
 
 
-_HLO_RUN = _Program("hlo-run", _INTRODUCTION, _EXAMPLES, STAGE_TEXTS, _STAGES_TITLE, FLAGS, TOPICS)
-_HLO_OPT = _Program("hlo-opt", _OPT_INTRODUCTION, _OPT_EXAMPLES, OPT_STAGE_TEXTS, _OPT_STAGES_TITLE, OPT_FLAGS, {})
+_INDENT = 2
+"""The columns by which click indents what a section holds."""
+
+_HLO_RUN = _Program("hlo-run", _INTRODUCTION, _EXAMPLES, STAGE_TEXTS, _STAGES_ABOUT, FLAGS, TOPICS)
+_HLO_OPT = _Program("hlo-opt", _OPT_INTRODUCTION, _OPT_EXAMPLES, OPT_STAGE_TEXTS, _OPT_STAGES_ABOUT, OPT_FLAGS, {})
 _STAGES_TOPIC = "stages"
 
 
@@ -103,7 +107,7 @@ class _Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         program = self.program
         with formatter.section("Examples"):
-            formatter.write_dl(list(program.examples.items()), col_max=50)
+            formatter.write_dl(list(program.examples.items()), col_max=min(50, formatter.width // 2))
         _write_stages(program, formatter)
         for title, table in program.flags.sections.items():
             _write_flags(program, formatter, title, table)
@@ -120,7 +124,9 @@ def _section_names(program: _Program) -> dict[str, str]:
 
 
 def _write_stages(program: _Program, formatter: click.HelpFormatter) -> None:
-    with formatter.section(program.stages_title):
+    with formatter.section("Stages"):
+        formatter.write_text(program.stages_about)
+        formatter.write_paragraph()
         formatter.write_dl(list(program.stages.items()), col_max=38)
 
 
@@ -133,9 +139,19 @@ def _write_flags(program: _Program, formatter: click.HelpFormatter, title: str, 
         value = "" if info.type == "bool" else f"={'|'.join(info.metadata['choices']) or metavar}"
         spelled = f"--{name}{value}" + (f", --{shorts[name]}{value}" if name in shorts else "")
         default = f" [{str(info.default).lower() if info.type == 'bool' else info.default}]" if info.default != "" else ""
-        rows.append((spelled, info.metadata["help"] + default))
+        rows.append((_broken(spelled, formatter.width), info.metadata["help"] + default))
     with formatter.section(title):
-        formatter.write_dl(rows, col_max=38)
+        formatter.write_dl(rows, col_max=min(38, formatter.width // 2))
+
+
+def _broken(spelled: str, width: int) -> str:
+    """Break the spelling of a flag into lines between its values and names; no other place is free for it."""
+    lines = [""]
+    for part in re.findall(r"[^|,]+[|,]? ?", spelled):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width - _INDENT * len(lines[:2]):
+            lines.append("")
+        lines[-1] += part
+    return ("\n" + " " * 2 * _INDENT).join(line.rstrip() for line in lines)
 
 
 def _help(program: _Program, asked: str) -> str:
@@ -152,7 +168,7 @@ def _help(program: _Program, asked: str) -> str:
         topic = program.topics[asked]
         formatter.write_text(topic.about)
         with formatter.section("Commands"):
-            formatter.write_dl(list(topic.commands.items()), col_max=50)
+            formatter.write_dl(list(topic.commands.items()), col_max=min(50, formatter.width // 2))
         _write_flags(program, formatter, "Flags", {flag: fields[flag] for flag in topic.flags})
         formatter.write_paragraph()
         formatter.write_text(f"More: docs/{topic.page}")

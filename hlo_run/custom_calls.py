@@ -11,19 +11,19 @@ exception in the function becomes a DeviceError that names the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 
 from hlo_run.errors import DeviceError, HloRunError, Unsupported, UsageError
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+FunctionT = TypeVar("FunctionT", bound=Callable[..., object])
 PLATFORMS = ("Host", "CUDA", "Interpreter")
 
 
 class _Registered(Struct, frozen=True):
-    function: Callable[..., Any]
+    function: Callable[..., object]
     takes_config: bool
 
 
@@ -50,7 +50,7 @@ def custom_call(target: str, platform: str = "") -> Callable[[FunctionT], Functi
     return register
 
 
-def _takes_config(function: Callable[..., Any]) -> bool:
+def _takes_config(function: Callable[..., object]) -> bool:
     import inspect  # slow to import, and few modules have custom calls
 
     try:
@@ -82,7 +82,7 @@ def how_to_register(target: str) -> str:
     return f'@hlo_run.custom_call("{target}") registers a function; --custom_calls=FILE.py runs a file that registers functions'
 
 
-def call(target: str, platform: str, operands: list[Any], config: str, instruction: str) -> Any:
+def call(target: str, platform: str, operands: Sequence[object], config: str, instruction: str) -> object:
     """Return the result of the function of `target`; raises Unsupported if it has none, DeviceError if the function raises."""
     registered = _REGISTRY.get((target, platform))
     if registered is None:

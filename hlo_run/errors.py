@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 _NOT_PLAIN = re.compile(r"[^\t\n -~]")
 
@@ -66,7 +66,7 @@ class HloRunError(Exception):
         self.hint = hint
         self.notes = notes
 
-    def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[object, ...]]:
         # By default only `args` are pickled. A compile worker must send every field to its parent.
         return type(self), (self.message, self.where, self.hint, self.notes)
 
@@ -118,7 +118,7 @@ class KernelMismatch(Mismatch):
         super().__init__(message, where, hint, notes)
         self.kernel, self.how = kernel, how
 
-    def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[object, ...]]:
         return type(self), (self.message, self.where, self.hint, self.notes, self.kernel, self.how)
 
 
@@ -133,7 +133,7 @@ class GoldenDifference(Mismatch):
         super().__init__(message, where, hint, notes)
         self.what = what
 
-    def __reduce__(self) -> tuple[type[HloRunError], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[HloRunError], tuple[object, ...]]:
         return type(self), (self.message, self.where, self.hint, self.notes, self.what)
 
 

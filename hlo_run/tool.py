@@ -13,7 +13,6 @@ import importlib
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -93,7 +92,7 @@ def run_tool(arguments: Sequence[str], program: str = _NAME) -> int:
 
     def work() -> int:
         try:
-            result: Any = command.main(
+            result: object = command.main(
                 list(arguments),
                 program,
                 standalone_mode=False,

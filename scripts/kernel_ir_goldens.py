@@ -4,7 +4,8 @@
 
 DUMPS is a folder with XLA's dumps of modules (`compile_gpu.py --dump`). XLA's optimised module runs through our kernel rows with
 `--print_ir_as_xla`. For each kernel with a log `*.mlir-passes.log`, the texts after our rows are compared with those before XLA's
-passes. A text is equal as it is, or equal once values are renumbered and attributes of ranges are left out.
+passes. A text is equal as it is, or equal once values are renumbered, and attributes of ranges and the name of the module, which
+is that of a fusion, are left out.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ROWS = {
 }
 _HEADER = re.compile(r"^// -----// IR Dump Before (?P<title>[\w-]+)(?:: (?P<name>[\w-]+))?[^\n]*//----- //\n", re.MULTILINE)
 _NAME = re.compile(r"[%#][A-Za-z_0-9]+")
+_MODULE = re.compile(r"^module @\S+")
 _RANGE = re.compile(r" \{xla\.range = \[[^\]]*\]\}")
 
 
@@ -46,14 +48,14 @@ def sections(log: str) -> dict[str, str]:
 
 
 def canonical(text: str) -> list[str]:
-    """Return the lines without the names of values and maps, and without ranges; maps are written where they are used."""
+    """Return the lines without names of values, maps and the module, and without ranges; maps stand where they are used."""
     aliases = {name: _plain_map(text) for name, text in re.findall(r"^(#\w+) = (.*)$", text, re.MULTILINE)}
     lines: list[str] = []
     for line in text.splitlines():
         if line.startswith("#") or not line.strip():
             continue
         number: dict[str, str] = {}
-        plain = _RANGE.sub("", line)
+        plain = _MODULE.sub("module", _RANGE.sub("", line))
         lines.append(_NAME.sub(lambda match: aliases.get(match[0]) or number.setdefault(match[0], f"%{len(number)}"), plain))  # noqa: B023
     return lines
 

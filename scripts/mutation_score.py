@@ -28,6 +28,9 @@ the kernel alone or the run ends with a device fault or a time-out. All others r
 arguments, same comparison, same later tries. *Found* are those that end with exit code 1, *missed* those that pass; *alone* those
 that the line of the kernels finds, *end to end* those that the comparison of the module's result finds, by itself if need be.
 *Rounding* are the missed ones that change the kernel's results by at most one unit of the last place of the largest number.
+*Hidden* are those that the comparison of the module's result misses, and that leave this result as it is but for four units,
+on ten other sets of arguments: what follows undoes them, or never comes to them. *Of visible* is the share of the others
+that this comparison finds.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from mutation.alone import ROUNDINGS
+from mutation.alone import ROUNDINGS, ROUNDINGS_OF_MODULE
 from mutation.faults import KINDS
 from mutation.subject import ALONE, END_TO_END, EQUIVALENT, FOUND, HEADINGS, INVALID, MISSED, STOPPED, Outcome, outcomes
 
@@ -48,7 +51,8 @@ from hlo_run.backends import load_backend
 from hlo_run.errors import HloRunError
 from hlo_run.options import Options
 
-_COLUMNS = ("faults", "found", "alone", "end to end", "missed", "rounding", "stopped", "equivalent", "invalid")
+_SHARES = ("found", "alone", "end to end", "of visible")
+_COLUMNS = ("faults", *_SHARES, "missed", "rounding", "hidden", "stopped", "equivalent", "invalid")
 
 
 def score(found: Sequence[Outcome], line: str = "") -> float:
@@ -59,7 +63,7 @@ def score(found: Sequence[Outcome], line: str = "") -> float:
 
 
 def table(found: Sequence[Outcome]) -> str:
-    """Return the counts per kind, in Markdown. `found`, `alone` and `end to end` are shares of the faults."""
+    """Return the counts per kind, in Markdown. `found`, `alone`, `end to end` and `of visible` are shares."""
     lines = [f"| kind | {' | '.join(_COLUMNS)} |", "| --- " * (len(_COLUMNS) + 1) + "|"]
     for kind in (*KINDS, "all"):
         some = [o for o in found if o.kind in (KINDS if kind == "all" else (kind,))]
@@ -67,8 +71,11 @@ def table(found: Sequence[Outcome]) -> str:
             continue
         counts = Counter(outcome.verdict for outcome in some)
         rounding = sum(o.verdict == MISSED and o.units <= ROUNDINGS for o in some)
-        shares = (f"{100 * score(some, line):.1f} %" for line in ("", ALONE, END_TO_END))
-        cells = (counts[FOUND] + counts[MISSED], *shares, counts[MISSED], rounding)
+        hidden = [o for o in some if o.verdict in (FOUND, MISSED) and o.of_result <= ROUNDINGS_OF_MODULE]
+        visible = [o for o in some if o not in hidden]
+        scores = (*(score(some, line) for line in ("", ALONE, END_TO_END)), score(visible, END_TO_END))
+        shares = (f"{100 * share:.1f} %" for share in scores)
+        cells = (counts[FOUND] + counts[MISSED], *shares, counts[MISSED], rounding, len(hidden))
         apart = (counts[STOPPED], counts[EQUIVALENT], counts[INVALID])
         lines.append(f"| {kind} | " + " | ".join(map(str, (*cells, *apart))) + " |")
     return "\n".join(lines)

@@ -401,7 +401,7 @@ ENTRY toy {
 
 def test_a_sharding_rule_is_its_row(toys: Toys, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stage = "--stage=shardy-xla"
-    assert "erf(%p)\n" in _as_it_is(capsys, tmp_path, SHARDY_MODULE, stage).stdout
+    assert "erf(%p.1), metadata" in _as_it_is(capsys, tmp_path, SHARDY_MODULE, stage).stdout
     moved = toys.run(SHARDY_MODULE, stage)
-    assert "erf(%p), sharding={devices=[2,1]<=[2]}\n" in moved.stdout, moved.stderr
+    assert "erf(%p.1), sharding={devices=[2,1]<=[2]}, metadata" in moved.stdout, moved.stderr
     assert toys.run(SHARDY_MODULE).agrees

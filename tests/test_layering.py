@@ -49,11 +49,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
 }
 _WITHOUT_STRUCTS = ("cli", "containment", "errors", "garbage_collection", "loading", "options", "version")
 _MOST_FILES = 25
+_LOOPS = "control_flow.loops."
 # A pass that takes a step of another one, and the reason.
 PASSES_THAT_SHARE = {
-    ("control_flow.hlo_module_dce", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
-    ("control_flow.while_loop_concat_code_motion", "control_flow.while_loop_simplifier"): "XLA's pass runs the other one",
-    ("library.custom_fusion_inliner", "fusion.fusion_wrapper"): "what it inlines is wrapped again at once",
+    ("control_flow.hlo_module_dce", "control_flow.loops.while_loop_simplifier"): "XLA's pass runs the other one",
+    (
+        "control_flow.loops.while_loop_concat_code_motion",
+        "control_flow.loops.while_loop_simplifier",
+    ): "XLA's pass runs the other one",
+    ("fusion.custom_fusion_inliner", "fusion.fusion_wrapper"): "what it inlines is wrapped again at once",
 }
 
 
@@ -282,6 +286,27 @@ def test_a_kind_of_passes_takes_steps_of_no_other_kind() -> None:
             if is_other and not _shares(importer, name):
                 wrong.append(f"{path.relative_to(PACKAGE)}:{line}: {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_step_of_one_kind_of_passes_lies_with_them() -> None:
+    """What lies in `subgraphs` serves several kinds, itself or through other files of `subgraphs`."""
+    kinds: dict[str, set[str]] = {}
+    users: dict[str, set[str]] = {}
+    prefix = "hlo_run.hlo_passes.subgraphs."
+    for path in _files():
+        importer = "hlo_run." + path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
+        for name in {name for name, _ in _imports(path) if name.startswith(prefix)}:
+            if importer.startswith(prefix):
+                users.setdefault(name, set()).add(importer)
+            else:
+                kinds.setdefault(name, set()).add(".".join(importer.split(".")[1:3]))
+
+    def served(step: str) -> set[str]:
+        return kinds.get(step, set()).union(*(served(user) for user in users.get(step, ())))
+
+    assert len(served(prefix + "inlining")) > 2, "the rule sees the kinds"
+    alone = {step: served(step) for step in kinds.keys() | users.keys() if len(served(step)) < 2}
+    assert not alone, f"move each to the passes that it serves: {alone}"
 
 
 def test_the_rule_sees_all_passes() -> None:

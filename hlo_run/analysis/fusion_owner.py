@@ -15,7 +15,7 @@ _SLICE_FUSION = re.compile(r'"?\bcustom_fusion_config"?\s*:\s*{\s*"?name"?\s*:\s
 
 def fusion_owner(fusion: HloInstruction) -> str:
     """Return the kind in the backend config of a kCustom fusion; empty for other fusions and without a kind."""
-    if fusion.attrs.get("kind") != "kCustom":
+    if not fusion.is_custom_fusion:
         return ""
     return _owner(fusion.backend_config)
 
@@ -28,7 +28,7 @@ def _owner(config: str) -> str:
 
 def is_slice_copy(fusion: HloInstruction) -> bool:
     """True for a fusion around one operation on slices, which XLA runs as it is: a copy, or a call of a library."""
-    return _SLICE_FUSION.search(fusion.backend_config) is not None if fusion.attrs.get("kind") == "kCustom" else False
+    return fusion.is_custom_fusion and _SLICE_FUSION.search(fusion.backend_config) is not None
 
 
 def is_triton_fusion(fusion: HloInstruction) -> bool:

@@ -58,7 +58,7 @@ def _monoids(computation: HloComputation) -> tuple[str, ...]:
 
 def _is_identity(monoid: str, start: HloInstruction) -> bool:
     dtype = start.shape.dtype
-    value = np.asarray(start.attrs["literal"]).reshape(-1)[0]
+    value = start.constant_array.reshape(-1)[0]
     number = complex(value) if dtype.is_complex else float(value)
     match monoid:
         case "add" | "or" | "xor":

@@ -185,7 +185,7 @@ class Replication:
             found = self._of_operands(instruction)
             is_of_replicas = instruction.channel_id is None
             return found if found == SAME or (is_of_replicas and self._across_partitions) else self._collected(instruction)
-        if opcode in SIDE_EFFECT or bool(instruction.attrs.get("custom_call_has_side_effect", False)):
+        if opcode in SIDE_EFFECT or instruction.has_side_effect:
             return UNIQUE
         if opcode in ("replica-id", "partition-id"):
             return SAME if (opcode == "replica-id") == self._across_partitions else UNIQUE

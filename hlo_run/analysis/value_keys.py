@@ -30,10 +30,9 @@ class ValueKeys:
         """Return the key of an instruction whose operands have the given keys; the attribute `without` does not count."""
         if instruction.opcode in COMMUTATIVE and len(operands) == 2:
             operands = tuple(sorted(operands, key=hash))
-        names = [name for name in instruction.attrs if name not in _SILENT and name != without]
-        if len(names) > 1:
-            names.sort()
-        attributes = tuple([(name, freeze(instruction.attrs[name])) for name in names])
+        attributes = _frozen_attributes(instruction)
+        if without and without in instruction.attrs.stored:
+            attributes = tuple([pair for pair in attributes if pair[0] != without])
         called = instruction.called
         calls = tuple([(name, *map(self.of_computation, group)) for name, group in called.items()]) if called else ()
         return instruction.opcode, self._shape(instruction.shape), operands, attributes, calls
@@ -60,6 +59,20 @@ class ValueKeys:
         return known
 
 
+def _frozen_attributes(instruction: HloInstruction) -> tuple[tuple[str, Hashable], ...]:
+    """Return the attributes that influence the value, by name. They are kept until one is written, but not those of constants."""
+    attributes = instruction.attrs
+    known = attributes.frozen
+    if known is None:
+        names = [name for name in attributes.stored if name not in _SILENT]
+        if len(names) > 1:
+            names.sort()
+        known = tuple([(name, freeze(attributes.stored[name])) for name in names])
+        if instruction.opcode != "constant":
+            attributes.frozen = known
+    return known
+
+
 def _without_order(leaf: Shape) -> Shape:
     if leaf.layout is None or not leaf.dims:
         return leaf
@@ -73,7 +86,7 @@ def freeze(value: Any) -> Hashable:
             return value
         case np.ndarray():
             array: Any = value  # pyright: ignore[reportUnknownVariableType] -- the type of its elements is none of ours
-            return str(array.dtype), tuple(array.shape), bytes(array.tobytes())
+            return array.dtype, tuple(array.shape), bytes(array.tobytes())
         case tuple() | list():
             items: Any = value  # pyright: ignore[reportUnknownVariableType]
             return tuple(freeze(item) for item in items)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import types
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin
+from typing import Literal, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ MOST_NESTED = 300
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 _MODULES = (buffers, division, library_thunks, collective_thunks, sort_orders, thunks, executable)
 _NAMES: dict[str, object] = {name: value for module in _MODULES for name, value in vars(module).items()}
-RECORDS: dict[str, type[Any]] = {
+RECORDS: dict[str, type[object]] = {
     name: value for name, value in _NAMES.items() if isinstance(value, type) and issubclass(value, Struct)
 }
 _TYPES = frozenset(RECORDS.values())
@@ -94,7 +94,7 @@ def _make(hint: object) -> _Reader:
     return _SCALARS[hint]
 
 
-def _record(kind: type[Any]) -> _Reader:
+def _record(kind: type[object]) -> _Reader:
     hints = field_types(kind)
     readers: list[_Reader] = []  # filled at the first use, as records contain one another
     length = len(hints) + 1

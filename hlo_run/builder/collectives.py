@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.shaping import Ints, scalars_of, values_of
@@ -30,12 +29,14 @@ class CollectiveMethods(BuilderCore):
         """Return the number of this device's partition, a u32 scalar."""
         return self.instruction("partition-id")
 
-    def all_reduce(self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any) -> HloValue:
+    def all_reduce(
+        self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: object
+    ) -> HloValue:
         """Reduce each operand over the devices of a group, with options as in the class's docstring."""
         return self._reducing("all-reduce", operands, to_apply, replica_groups, options)
 
     def all_reduce_start(
-        self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any
+        self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: object
     ) -> HloValue:
         """Start an all-reduce. The result has the shape of `all_reduce`'s; pass it to `all_reduce_done`."""
         return self._reducing("all-reduce-start", operands, to_apply, replica_groups, options)
@@ -51,7 +52,7 @@ class CollectiveMethods(BuilderCore):
         to_apply: ComputationLike,
         replica_groups: Groups = (),
         shard_count: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> HloValue:
         """Reduce over a group, and give each device its part along `dimension`, whose size is divided by the group's.
 
@@ -70,7 +71,7 @@ class CollectiveMethods(BuilderCore):
         dimension: int,
         replica_groups: Groups = (),
         shard_count: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> HloValue:
         """Concatenate the operands of a group along `dimension`, whose size is multiplied by the group's.
 
@@ -79,9 +80,8 @@ class CollectiveMethods(BuilderCore):
         """
         count = _shard_count(replica_groups, shard_count)
         shape = _one_or_tuple([_resized(value, dimension, count, 1) for value in values_of(operands)])
-        return self.instruction(
-            "all-gather", values_of(operands), shape, dimensions=[dimension], replica_groups=replica_groups, **options
-        )
+        given = {"dimensions": [dimension], "replica_groups": replica_groups, **options}
+        return self._instruction("all-gather", values_of(operands), given, shape)
 
     def all_gather_start(
         self,
@@ -89,7 +89,7 @@ class CollectiveMethods(BuilderCore):
         dimension: int,
         replica_groups: Groups = (),
         shard_count: int | None = None,
-        **options: Any,
+        **options: object,
     ) -> HloValue:
         """Start an all-gather with the arguments of `all_gather`, and return the tuple (operands, results).
 
@@ -99,9 +99,8 @@ class CollectiveMethods(BuilderCore):
         results = [_resized(value, dimension, count, 1) for value in values_of(operands)]
         sources = [value.shape for value in values_of(operands)]
         shape = Shape.make_tuple((_one_or_tuple(sources), _one_or_tuple(results)))
-        return self.instruction(
-            "all-gather-start", values_of(operands), shape, dimensions=[dimension], replica_groups=replica_groups, **options
-        )
+        given = {"dimensions": [dimension], "replica_groups": replica_groups, **options}
+        return self._instruction("all-gather-start", values_of(operands), given, shape)
 
     def all_gather_done(self, start: HloValue) -> HloValue:
         """Wait for an all-gather and return its result, element 1 of `start`.
@@ -111,14 +110,14 @@ class CollectiveMethods(BuilderCore):
         return self.instruction("all-gather-done", [start], _result_of_start(start))
 
     def all_to_all(
-        self, operands: _Values, dimension: int | None = None, replica_groups: Groups = (), **options: Any
+        self, operands: _Values, dimension: int | None = None, replica_groups: Groups = (), **options: object
     ) -> HloValue:
         """Exchange the parts of one operand along `dimension`; without it, the operands and results are the parts."""
         values = values_of(operands)
         shapes = [value.shape for value in values]
         shape = shapes[0] if dimension is not None and len(shapes) == 1 else Shape.make_tuple(tuple(shapes))
         dims = None if dimension is None else [dimension]
-        return self.instruction("all-to-all", values, shape, dimensions=dims, replica_groups=replica_groups, **options)
+        return self._instruction("all-to-all", values, {"dimensions": dims, "replica_groups": replica_groups, **options}, shape)
 
     def ragged_all_to_all(
         self,
@@ -141,13 +140,14 @@ class CollectiveMethods(BuilderCore):
         operands = [operand, output, input_offsets, send_sizes, output_offsets, recv_sizes]
         return self.instruction("ragged-all-to-all", operands, output.shape, replica_groups=replica_groups, channel_id=channel_id)
 
-    def collective_broadcast(self, operands: _Values, replica_groups: Groups = (), **options: Any) -> HloValue:
+    def collective_broadcast(self, operands: _Values, replica_groups: Groups = (), **options: object) -> HloValue:
         """Copy from the first device of each group to the others; options: `channel_id`, `has_dynamic_root`."""
         values = values_of(operands)
-        return self.instruction("collective-broadcast", values, _shape_of_all(values), replica_groups=replica_groups, **options)
+        given = {"replica_groups": replica_groups, **options}
+        return self._instruction("collective-broadcast", values, given, _shape_of_all(values))
 
     def collective_reduce(
-        self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: Any
+        self, operands: _Values, to_apply: ComputationLike, replica_groups: Groups = (), **options: object
     ) -> HloValue:
         """Reduce each operand to one device of a group; options as in the class's docstring, and `has_dynamic_root`.
 
@@ -196,14 +196,14 @@ class CollectiveMethods(BuilderCore):
         operands: _Values,
         to_apply: ComputationLike,
         groups: Groups,
-        options: dict[str, Any],
+        options: dict[str, object],
         shape: Shape | None = None,
     ) -> HloValue:
         values = values_of(operands)
         scalar = scalars_of(values[:1])[0]
         called = {"to_apply": [self.computation_of(to_apply, [scalar, scalar], "reducer")]}
         options = {name: value if value is not False else None for name, value in options.items()}
-        return self.instruction(opcode, values, shape or _shape_of_all(values), called=called, replica_groups=groups, **options)
+        return self._instruction(opcode, values, {"replica_groups": groups, **options}, shape or _shape_of_all(values), called)
 
 
 def _shard_count(groups: Groups, given: int | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.linalg import Precision, WindowLike
@@ -14,7 +13,7 @@ from hlo_run.hlo.values.shape import Shape
 
 _TOKEN = Shape("token")
 # {output index: (operand, operand index)}
-Aliasing = Mapping[Any, Any] | str | None
+Aliasing = Mapping[Sequence[int], int | tuple[int, Sequence[int]]] | str | None
 
 
 class ControlMethods(BuilderCore):
@@ -92,7 +91,7 @@ class ControlMethods(BuilderCore):
         output_to_operand_aliasing: Aliasing = None,
         called_computations: Sequence[HloComputation] = (),
         to_apply: HloComputation | None = None,
-        literal: Any = None,
+        literal: object = None,
         window: WindowLike = None,
         dim_labels: str | None = None,
         feature_group_count: int | None = None,

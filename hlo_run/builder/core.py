@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from hlo_run.builder.spelling import attribute_value, header_value
 from hlo_run.builder.values import ShapeLike, TypeLike, literal_of, shape_of, type_of
 from hlo_run.errors import HloRunError, ParseError, UsageError, Where
-from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES
+from hlo_run.hlo.attributes.table import CALLED_ATTRIBUTES, AttributeValue
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.definition import COMMON_ATTRIBUTES
@@ -53,7 +53,7 @@ class HloValue:
         return self.instruction.name
 
     def annotate(
-        self, *, name: str | None = None, control_predecessors: Sequence[HloValue] | None = None, **attributes: Any
+        self, *, name: str | None = None, control_predecessors: Sequence[HloValue] | None = None, **attributes: object
     ) -> Self:
         """Set the name, control predecessors, and common attributes; return the value itself.
 
@@ -162,9 +162,9 @@ class HloValue:
             "dot", [self, other], lhs_contracting_dims=contracting[0], rhs_contracting_dims=contracting[1]
         )
 
-    def _binary(self, opcode: Opcode, other: Operand, swapped: bool = False, **attributes: Any) -> HloValue:
+    def _binary(self, opcode: Opcode, other: Operand, swapped: bool = False, direction: str | None = None) -> HloValue:
         pair = [other, self] if swapped else [self, other]
-        return self.builder.elementwise(opcode, pair, **attributes)
+        return self.builder.elementwise(opcode, pair, direction=direction)
 
     def __repr__(self) -> str:
         return str(self.instruction)
@@ -175,8 +175,8 @@ Operand: TypeAlias = "HloValue | bool | int | float | complex"
 # A finished computation; a function from values to a value (or several: a tuple); or the opcode of a binary reducer. The
 # parameter counts are listed so that type checkers infer the parameters of a lambda; a `def` may take `*values`.
 _V: TypeAlias = HloValue
-_UpToThree: TypeAlias = Callable[[_V], Any] | Callable[[_V, _V], Any] | Callable[[_V, _V, _V], Any]
-_Function: TypeAlias = _UpToThree | Callable[[_V, _V, _V, _V], Any] | Callable[[_V, _V, _V, _V, _V, _V], Any]
+_UpToThree: TypeAlias = Callable[[_V], object] | Callable[[_V, _V], object] | Callable[[_V, _V, _V], object]
+_Function: TypeAlias = _UpToThree | Callable[[_V, _V, _V, _V], object] | Callable[[_V, _V, _V, _V, _V, _V], object]
 ComputationLike: TypeAlias = HloComputation | _Function | Opcode
 
 
@@ -187,7 +187,7 @@ class BuilderCore:
         self.name = name
         self._computation = HloComputation(name)
         self._names = NameUniquer()
-        self._scope: dict[str, Any] = {}
+        self._scope: dict[str, object] = {}
         self.finished: list[HloComputation] = []  # by this builder and its sub-builders
 
     def sub_builder(self, name: str) -> Self:
@@ -197,7 +197,7 @@ class BuilderCore:
         return builder
 
     @contextmanager
-    def scope(self, **attributes: Any) -> Generator[None]:
+    def scope(self, **attributes: object) -> Generator[None]:
         """Set attributes, as `HloValue.annotate` takes them, on every instruction added inside the `with` block."""
         outer = self._scope
         self._scope = {**outer, **attributes}
@@ -214,13 +214,24 @@ class BuilderCore:
         *,
         called: Mapping[str, Sequence[HloComputation]] | None = None,
         result_type: TypeLike | None = None,
-        **attributes: Any,
+        **attributes: object,
     ) -> HloValue:
         """Add an instruction of any opcode; attributes have XLA's names, and those that are None are omitted.
 
         Without `shape` it is inferred; `result_type` then replaces its element type. Raises ParseError where the same
         instruction in text would, UsageError for an operand of another computation.
         """
+        return self._instruction(opcode, operands, attributes, shape, called, result_type)
+
+    def _instruction(
+        self,
+        opcode: str,
+        operands: Sequence[HloValue],
+        attributes: Mapping[str, object],
+        shape: ShapeLike | None = None,
+        called: Mapping[str, Sequence[HloComputation]] | None = None,
+        result_type: TypeLike | None = None,
+    ) -> HloValue:
         written = shape_of(shape) if shape is not None else UNKNOWN_SHAPE
         known = opcode_of(opcode)
         if known is None:
@@ -239,7 +250,7 @@ class BuilderCore:
         made.name = self.free_name(opcode)
         return HloValue(self, self._computation.add(made))
 
-    def _set_own_attributes(self, made: HloInstruction, attributes: Mapping[str, Any]) -> None:
+    def _set_own_attributes(self, made: HloInstruction, attributes: Mapping[str, object]) -> None:
         opcode = OPCODES[made.opcode]
         if opcode.arity is not None and len(made.operands) != opcode.arity:
             raise ParseError(f"expects {opcode.arity} operands, but has {len(made.operands)} operands", made.where)
@@ -254,7 +265,7 @@ class BuilderCore:
             if name in opcode.required and name not in made.attrs and name not in made.called:
                 raise ParseError(f"attribute {name} is expected but not seen", made.where)
 
-    def set_attributes(self, instruction: HloInstruction, attributes: Mapping[str, Any]) -> None:
+    def set_attributes(self, instruction: HloInstruction, attributes: Mapping[str, object]) -> None:
         """Set attributes that every instruction may have; see `HloValue.annotate`. Raises ParseError for any other attribute."""
         for name, value in attributes.items():
             if name not in COMMON_ATTRIBUTES:
@@ -276,20 +287,25 @@ class BuilderCore:
         made = HloInstruction(name, old.opcode, old.shape, sources, dict(old.attrs), dict(old.called), old.where)
         return HloValue(self, self._computation.add(made))
 
-    def leaf(self, opcode: Opcode, shape: Shape, attributes: dict[str, Any]) -> HloValue:
+    def leaf(self, opcode: Opcode, shape: Shape, attributes: dict[str, AttributeValue]) -> HloValue:
         """Add a parameter or constant, whose attributes are values, not text. Raises ParseError for a wrong one of `scope`."""
         made = HloInstruction(self.free_name(opcode), opcode, shape, attrs=attributes, where=_caller())
         self.set_attributes(made, self._scope)
         return HloValue(self, self._computation.add(made))
 
     def elementwise(
-        self, opcode: Opcode, operands: Sequence[Operand], scalars: Sequence[int] = (), **attributes: Any
+        self, opcode: Opcode, operands: Sequence[Operand], scalars: Sequence[int] = (), **attributes: object
     ) -> HloValue:
         """Add an instruction whose operands have equal dimensions: numbers become constants, scalars are broadcast.
 
         Operands whose positions are in `scalars` may remain scalars. Raises UsageError if all operands are numbers, ParseError
         where the same instruction in text would.
         """
+        return self._elementwise(opcode, operands, attributes, scalars)
+
+    def _elementwise(
+        self, opcode: Opcode, operands: Sequence[Operand], attributes: Mapping[str, object], scalars: Sequence[int] = ()
+    ) -> HloValue:
         typed = [operand for operand in operands if isinstance(operand, HloValue)]
         if not typed:
             raise UsageError(f"'{opcode}' needs an HloValue among its operands, not only numbers", hint="use builder.constant")
@@ -301,9 +317,9 @@ class BuilderCore:
             value if value.shape.rank or not value.shape.is_array or number in scalars or not dims else self._spread(value, dims)
             for number, value in enumerate(values)
         ]
-        return self.instruction(opcode, spread, **attributes)
+        return self._instruction(opcode, spread, attributes)
 
-    def constant_of(self, value: Any, element_type: str | None = None) -> HloValue:
+    def constant_of(self, value: object, element_type: str | None = None) -> HloValue:
         """Add the constant that `literal_of` returns. Raises UsageError for a value that the type cannot represent."""
         literal, shape = literal_of(value, element_type)
         return self.leaf("constant", shape, {"literal": literal})
@@ -333,14 +349,14 @@ class BuilderCore:
         values = [builder.leaf("parameter", shape, {"parameter_number": n}) for n, shape in enumerate(parameters)]
         if not callable(body):
             return builder.build_computation(builder.instruction(body, values))
-        function: Callable[..., Any] = body
+        function: Callable[..., object] = body
         result = function(*values)
         if isinstance(result, tuple | list):
-            elements: list[Any] = [*result]
+            elements: list[object] = [*result]
             result = builder.instruction("tuple", [builder.as_value(element) for element in elements])
         return builder.build_computation(builder.as_value(result))
 
-    def as_value(self, value: Any) -> HloValue:
+    def as_value(self, value: object) -> HloValue:
         """Return the value itself, or a number as a new constant. Raises UsageError for a value of another computation."""
         return self.operand(value) if isinstance(value, HloValue) else self.constant_of(value)
 
@@ -356,7 +372,9 @@ class BuilderCore:
         self.finished.append(self._computation)
         return self._computation
 
-    def build(self, root: HloValue | None = None, name: str | None = None, verified: bool = True, **attributes: Any) -> HloModule:
+    def build(
+        self, root: HloValue | None = None, name: str | None = None, verified: bool = True, **attributes: object
+    ) -> HloModule:
         """Return a module with this computation as its entry; `root` None means the last instruction.
 
         The module has copies, so the builder can be used further, and computations can be called from other modules too.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable
-from typing import Any
 
 from hlo_run.builder.core import BuilderCore, HloValue, Operand
 from hlo_run.builder.shaping import Ints
-from hlo_run.builder.values import TypeLike, type_of
+from hlo_run.builder.values import ShapeLike, TypeLike, type_of
 from hlo_run.errors import UsageError
 from hlo_run.hlo.opcodes.definition import OpcodeDefinition
 from hlo_run.hlo.opcodes.names import Opcode
@@ -31,15 +30,15 @@ class ElementwiseMethods(BuilderCore):
     that the opcode does not take.
     """
 
-    def _unary(self, opcode: Opcode, operand: HloValue, **attributes: Any) -> HloValue:
-        return self.instruction(opcode, [operand], **attributes)
+    def _unary(self, opcode: Opcode, operand: HloValue, **attributes: object) -> HloValue:
+        return self._instruction(opcode, [operand], attributes)
 
-    def _binary(self, opcode: Opcode, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints, **attributes: Any) -> HloValue:
+    def _binary(self, opcode: Opcode, lhs: Operand, rhs: Operand, broadcast_dimensions: Ints, **attributes: object) -> HloValue:
         if isinstance(lhs, HloValue) and isinstance(rhs, HloValue):
             lhs, rhs = self._of_equal_dims(lhs, rhs, tuple(broadcast_dimensions))
         elif broadcast_dimensions:
             raise UsageError("broadcast_dimensions needs two values, not a number")
-        return self.elementwise(opcode, [lhs, rhs], **attributes)
+        return self._elementwise(opcode, [lhs, rhs], attributes)
 
     def _of_equal_dims(self, lhs: HloValue, rhs: HloValue, places: tuple[int, ...]) -> tuple[HloValue, HloValue]:
         """Broadcast the operands to common dimensions. Scalars without `places` stay, as do dimensions that do not fit."""
@@ -332,14 +331,14 @@ class ElementwiseMethods(BuilderCore):
         gives 0. An integer wraps in a narrower integer type. A complex number becomes its real part. In pred, all but 0 is
         true.
         """
-        return self._unary("convert", operand, shape=operand.shape.with_element_type(type_of(element_type)))
+        return self.instruction("convert", [operand], operand.shape.with_element_type(type_of(element_type)))
 
     def bitcast_convert(self, operand: HloValue, element_type: TypeLike) -> HloValue:
         """Reinterpret the bits as another type; a wider type removes the last dimension, a narrower one adds a dimension.
 
         Raises UsageError if a wider type does not have the bits of the last dimension.
         """
-        return self._unary("bitcast-convert", operand, shape=_bitcast_shape(operand.shape, type_of(element_type)))
+        return self.instruction("bitcast-convert", [operand], _bitcast_shape(operand.shape, type_of(element_type)))
 
     def stochastic_convert(self, operand: HloValue, random: HloValue, element_type: TypeLike) -> HloValue:
         """Round up or down at random; `random` has unsigned integers of the operand's width."""
@@ -356,9 +355,9 @@ class ElementwiseMethods(BuilderCore):
             "reduce-precision", [operand], operand.shape, exponent_bits=exponent_bits, mantissa_bits=mantissa_bits
         )
 
-    def copy(self, operand: HloValue, shape: Any = None) -> HloValue:
+    def copy(self, operand: HloValue, shape: ShapeLike | None = None) -> HloValue:
         """Copy the operand, in the layout of `shape` if it is given."""
-        return self._unary("copy", operand, shape=shape)
+        return self.instruction("copy", [operand], shape)
 
 
 def _bitcast_shape(source: Shape, element_type: str) -> Shape:
@@ -376,8 +375,8 @@ def _bitcast_shape(source: Shape, element_type: str) -> Shape:
 def plain_method(opcode: OpcodeDefinition) -> Callable[..., HloValue]:
     """Return the method of a plain elementwise opcode: it takes the operands, and the attributes by name."""
 
-    def method(self: ElementwiseMethods, *operands: Operand, **attributes: Any) -> HloValue:
-        return self.elementwise(opcode.name, operands, **attributes)
+    def method(self: ElementwiseMethods, *operands: Operand, **attributes: object) -> HloValue:
+        return self._elementwise(opcode.name, operands, attributes)  # pyright: ignore[reportPrivateUsage] - a method of the class
 
     method.__name__ = opcode.name.replace("-", "_")
     return method

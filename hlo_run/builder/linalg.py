@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.shaping import Ints, scalars_of, values_of
 from hlo_run.errors import UsageError
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.shape import Shape
 
 # A Window, a sequence of WindowDim, a mapping such as {"size": [3, 3], "pad": [(1, 1), (1, 1)]}, or text.
-WindowLike = Any
+WindowLike = object
 # One of `default`, `high`, `highest` per operand.
 Precision = Sequence[str] | str | None
 
@@ -245,8 +245,8 @@ class LinalgMethods(BuilderCore):
             sparsity_config=sparsity_config,
         )
 
-    def _dot(self, opcode: Opcode, operands: list[HloValue], element_type: str | None, **attributes: Any) -> HloValue:
-        return self.instruction(opcode, operands, result_type=element_type, **attributes)
+    def _dot(self, opcode: Opcode, operands: list[HloValue], element_type: str | None, **attributes: object) -> HloValue:
+        return self._instruction(opcode, operands, attributes, result_type=element_type)
 
     def fft(self, operand: HloValue, fft_type: str, fft_length: Ints) -> HloValue:
         """Return the transform; `fft_type` is FFT, IFFT, RFFT or IRFFT; `fft_length` has the innermost dimensions' sizes."""
@@ -318,7 +318,7 @@ class LinalgMethods(BuilderCore):
         return self.instruction("batch-norm-grad", operands, epsilon=epsilon, feature_index=feature_index)
 
 
-def _without(value: HloValue, dimension: int) -> Any:
+def _without(value: HloValue, dimension: int) -> Shape:
     """Return the shape of a scan's slice: the array without the scanned dimension."""
     shape = value.shape
-    return type(shape).array(shape.element_type, (*shape.dims[:dimension], *shape.dims[dimension + 1 :]))
+    return Shape.array(shape.element_type, (*shape.dims[:dimension], *shape.dims[dimension + 1 :]))

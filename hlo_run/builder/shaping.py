@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_run.builder.core import BuilderCore, ComputationLike, HloValue
 from hlo_run.builder.values import ShapeLike, TypeLike, shape_of, type_of
@@ -20,7 +19,7 @@ class ShapingMethods(BuilderCore):
         value = self.leaf("parameter", shape_of(shape), {"parameter_number": number})
         return value.annotate(name=name or f"p{number}")
 
-    def constant(self, value: Any, element_type: TypeLike | None = None) -> HloValue:
+    def constant(self, value: object, element_type: TypeLike | None = None) -> HloValue:
         """Add a constant: an array, a number, nested lists of numbers, or a tuple of these.
 
         Python numbers become pred, s32, f32 or c64 by default. Raises UsageError for a value that the type cannot represent.
@@ -65,7 +64,7 @@ class ShapingMethods(BuilderCore):
         """Join the operands along `dimension`. They have one element type, and equal sizes in the other dimensions."""
         return self.instruction("concatenate", operands, dimensions=[dimension])
 
-    def slice(self, operand: HloValue, ranges: Sequence[Any]) -> HloValue:
+    def slice(self, operand: HloValue, ranges: Sequence[Ints]) -> HloValue:
         """Return a part: `ranges` has (start, limit) or (start, limit, stride) per dimension; limits are exclusive."""
         return self.instruction("slice", [operand], slice=ranges)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -14,11 +14,22 @@ from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.shape import Shape
 
+
+@runtime_checkable
+class HasShape(Protocol):
+    """An array, or a description of one."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    @property
+    def dtype(self) -> object: ...
+
+
 # Shape text (`f32[2,3]{0,1}`), a Shape, anything with `shape` and `dtype` (arrays, jax.ShapeDtypeStruct), or a sequence of
 # these for a tuple.
-ShapeLike: TypeAlias = "Shape | str | Any"
+ShapeLike: TypeAlias = "Shape | str | HasShape | Sequence[ShapeLike]"
 # HLO's name (`bf16`), or a value that numpy converts to a dtype.
-TypeLike: TypeAlias = "str | Any"
+TypeLike: TypeAlias = object
 
 _BY_NUMPY = {dtype.numpy: name for name, dtype in DTYPES.items()}
 # The element types of Python numbers, as in JAX.
@@ -29,8 +40,9 @@ def type_of(value: TypeLike) -> str:
     """Return HLO's name of an element type; raises UsageError for an unknown one."""
     if isinstance(value, str) and value in DTYPES:
         return value
+    given: Any = value  # numpy tells what it converts
     try:
-        name = _BY_NUMPY.get(np.dtype(value))
+        name = _BY_NUMPY.get(np.dtype(given))
     except TypeError:
         name = None
     if name is None:
@@ -48,22 +60,21 @@ def shape_of(value: ShapeLike) -> Shape:
         if lexer.kind != "eof":
             raise UsageError(f"'{value}' is not a shape", hint="a shape is written like f32[2,3] or (f32[], s32[4])")
         return shape
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
+    if isinstance(value, HasShape):
         return Shape.array(type_of(value.dtype), tuple(int(size) for size in value.shape))
-    if isinstance(value, Sequence):
-        shapes: list[Any] = [*value]
-        return Shape.make_tuple(tuple(shape_of(shape) for shape in shapes))
+    if isinstance(value, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        return Shape.make_tuple(tuple(shape_of(shape) for shape in value))
     raise UsageError(f"{value!r} is not a shape", hint="a shape is written like f32[2,3] or (f32[], s32[4])")
 
 
-def literal_of(value: Any, element_type: TypeLike | None = None) -> tuple[Literal, Shape]:
+def literal_of(value: object, element_type: TypeLike | None = None) -> tuple[Literal, Shape]:
     """Return the literal and shape of an array, a number, nested lists of numbers, or a tuple of these.
 
     Without `element_type`, arrays keep theirs and Python numbers become pred, s32, f32 or c64. Raises UsageError for a
     value that the type cannot represent.
     """
     if isinstance(value, tuple):
-        elements: list[Any] = [*value]
+        elements: list[object] = [*value]
         parts = [literal_of(element, element_type) for element in elements]
         return tuple(literal for literal, _ in parts), Shape.make_tuple(tuple(shape for _, shape in parts))
     name = type_of(element_type) if element_type is not None else _natural_type(value)
@@ -77,9 +88,10 @@ def literal_of(value: Any, element_type: TypeLike | None = None) -> tuple[Litera
     return array, Shape.array(name, array.shape)
 
 
-def _natural_type(value: Any) -> str:
-    if hasattr(value, "dtype"):
-        return type_of(value.dtype)
+def _natural_type(value: object) -> str:
+    dtype = getattr(value, "dtype", None)
+    if dtype is not None:
+        return type_of(dtype)
     for python_type, name in _PYTHON_TYPES:
         if isinstance(value, python_type):
             return name

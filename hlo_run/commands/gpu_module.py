@@ -64,7 +64,7 @@ class _Run:
     def __init__(self, task: Task, placed: PlacedModule, program: Program) -> None:
         self._task, self._placed, self._program = task, placed, program
         self._outputs: tuple[Output, ...] = ()
-        self._expected: tuple[Any, Literal] | None = None
+        self._expected: tuple[object, Literal] | None = None
 
     def run(self) -> None:
         """Compile, and run unless the flags ask for less."""

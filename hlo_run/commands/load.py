@@ -13,12 +13,12 @@ from hlo_run.errors import UsageError
 from hlo_run.execution.output_files import is_executable_file
 from hlo_run.formats.read import read_module
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.text.dumped_release import release_note
 from hlo_run.hlo.values.sharding import SingleSharding, for_leaves
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.ops.parse import parse
 from hlo_run.options import Options
 from hlo_run.options.module_parts import split_name
-from hlo_run.pass_support.dumped_release import release_note
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import HLO_INPUT, StopAtStage
 from hlo_run.pass_support.replacements import KernelIr, is_kernel_dump, read_kernel_dump

@@ -6,9 +6,9 @@ import dataclasses
 from typing import TypeVar
 
 from hlo_run import target as targets
+from hlo_run.hlo.text.dumped_release import dump_beside
 from hlo_run.options import CompileOptions
 from hlo_run.options.text_files import read_text
-from hlo_run.pass_support.dumped_release import dump_beside
 
 OptionsT = TypeVar("OptionsT", bound=CompileOptions)
 _CONFIG = ".gpu_target_config.pbtxt"

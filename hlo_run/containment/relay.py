@@ -242,7 +242,7 @@ def send(pipe: int, kind: Kind, value: Any) -> None:
         data = data[os.write(pipe, data) :]
 
 
-def messages(received: bytearray) -> Iterator[tuple[int, Any]]:
+def messages(received: bytearray) -> Iterator[tuple[int, object]]:
     """Remove the whole messages from the front of `received`, and yield them."""
     at = 0
     while len(received) >= at + LENGTH.size:

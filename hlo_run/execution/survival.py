@@ -61,8 +61,8 @@ def _check_stablehlo(module: HloModule) -> None:
         raise _lost(module, foreign, f"cannot be read back: {_named(error.message, originals)}", "stablehlo") from None
     found: dict[str, list[HloInstruction]] = {}
     for instruction in _read(module, text, "stablehlo", originals).instructions:
-        metadata = instruction.attrs.get("metadata")
-        if isinstance(metadata, OpMetadata):
+        metadata = instruction.metadata
+        if metadata is not None:
             found.setdefault(metadata.op_name, []).append(instruction)
     for name, instruction in originals.items():
         if instruction.opcode not in _STRUCTURE:

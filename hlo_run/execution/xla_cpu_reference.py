@@ -65,7 +65,7 @@ def _error(answer: XlaCpuAnswer) -> Unsupported | DeviceError:
     return Unsupported(f"XLA:CPU cannot {answer.problem} the module: {answer.message}", hint=_HINT)
 
 
-def _leaves(value: Literal) -> Iterator[Any]:
+def _leaves(value: Literal) -> Iterator[object]:
     if isinstance(value, tuple):
         for element in value:
             yield from _leaves(element)

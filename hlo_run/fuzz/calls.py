@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -37,7 +36,7 @@ def register_calls() -> None:
     """Register the functions of the custom calls in random modules."""
 
     @custom_call(FLIP)
-    def flip(*values: Array) -> Any:  # pyright: ignore[reportUnusedFunction]
+    def flip(*values: Array) -> object:  # pyright: ignore[reportUnusedFunction]
         flipped = [np.flip(value) for value in values]
         return tuple(flipped) if len(flipped) > 1 else flipped[0]
 

@@ -36,7 +36,7 @@ def _reason(instruction: HloInstruction, in_range: bool) -> str:
         case "sort":
             return _of_sort(instruction)
         case "rng-bit-generator":
-            return "the default algorithm is open" if instruction.attrs.get("algorithm") == "rng_default" else ""
+            return "the default algorithm is open" if instruction.algorithm == "rng_default" else ""
         case _:
             pass
     if in_range or not shape.is_array:
@@ -51,7 +51,7 @@ def _reason(instruction: HloInstruction, in_range: bool) -> str:
 
 def _of_scan(instruction: HloInstruction) -> str:
     """A scan runs in order unless it says that its computation is associative."""
-    if not instruction.attrs.get("is_associative", False):
+    if not instruction.is_associative:
         return ""
     results, parameters = set(instruction.to_apply.root.operands), set(instruction.to_apply.parameters)
     is_one = len(results) == 1 and all(is_monoid(result, parameters) for result in results)
@@ -61,12 +61,12 @@ def _of_scan(instruction: HloInstruction) -> str:
 def _of_sort(instruction: HloInstruction) -> str:
     root = instruction.to_apply.root
     parameters = instruction.to_apply.parameters
-    is_order = root.opcode == "compare" and root.attrs.get("direction") in _ORDERS and set(root.operands) <= set(parameters)
+    is_order = root.opcode == "compare" and root.comparison_direction in _ORDERS and set(root.operands) <= set(parameters)
     if not is_order or len(set(root.operands)) < 2:
         return "the comparison is not an order"
     numbers = sorted(parameters.index(o) for o in root.operands)
     if numbers[0] % 2 or numbers[1] != numbers[0] + 1:
         return "the comparison is not an order"
-    if len(instruction.operands) > 1 and not instruction.attrs.get("is_stable", False):
+    if len(instruction.operands) > 1 and not instruction.is_stable:
         return "the order of equal keys is open"
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.whole_shape import whole_shape
 
 # An array (numpy's, or any object that numpy converts to one), a Python number or nested list; a tuple for a tuple.
-ArgumentLike: TypeAlias = Any
+ArgumentLike: TypeAlias = object
 
 
 def fit_arguments(module: HloModule, values: Sequence[ArgumentLike], source: str = "the caller") -> list[Literal]:
@@ -42,7 +42,7 @@ def _fits(dims: tuple[int, ...], shape: Shape) -> bool:
 
 def _fit(shape: Shape, value: ArgumentLike, what: str) -> Literal:
     if shape.is_tuple:
-        elements: list[Any] = [*value] if isinstance(value, tuple | list) else [value]
+        elements: list[object] = [*value] if isinstance(value, tuple | list) else [value]
         if len(elements) != len(shape.tuple_shapes):
             raise UsageError(f"{what} must be a tuple of {len(shape.tuple_shapes)} values, but has {len(elements)}")
         pairs = enumerate(zip(shape.tuple_shapes, elements, strict=True))

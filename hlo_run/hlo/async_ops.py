@@ -16,7 +16,7 @@ def async_start(instruction: HloInstruction) -> HloInstruction | None:
 
 def execution_thread(start: HloInstruction) -> str:
     """Return the execution thread of an async-start; the default is `main`."""
-    return str(start.attrs.get("async_execution_thread", MAIN_THREAD))
+    return start.async_execution_thread or MAIN_THREAD
 
 
 def is_one_instruction(computation: HloComputation) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class InstructionMaker:
         """Make parameter `number`."""
         return self.add("parameter", shape, name=name, parameter_number=number)
 
-    def constant(self, value: Any, element_type: str) -> HloInstruction:
+    def constant(self, value: object, element_type: str) -> HloInstruction:
         """Make a constant; `value` is a number or an array."""
         literal = np.asarray(value).astype(DTYPES[element_type].numpy)
         return self.add("constant", Shape.array(element_type, literal.shape), literal=literal)
@@ -292,7 +292,7 @@ class Editor(InstructionMaker):
         whole = values[0].operands[0] if values[0].opcode == "get-tuple-element" else None
         if whole is None or [(v.opcode, *v.operands) for v in values] != [("get-tuple-element", whole)] * len(values):
             return self.tuple(values)
-        if [v.attrs["index"] for v in values] != list(range(len(whole.shape.tuple_shapes))):
+        if [v.tuple_index for v in values] != list(range(len(whole.shape.tuple_shapes))):
             return self.tuple(values)
         for value in values:
             if not value.users and not value.is_root:
@@ -321,7 +321,7 @@ def has_side_effect(instruction: HloInstruction) -> bool:
     if instruction.opcode in SIDE_EFFECT:
         return True
     if instruction.opcode == "custom-call":
-        return bool(instruction.attrs.get("custom_call_has_side_effect", False))
+        return instruction.has_side_effect
     if instruction.opcode in CONTROL_FLOW:
         return any(has_side_effect(inner) for c in instruction.called_computations for inner in c.instructions)
     if instruction.opcode not in _COLLECTIVES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ Feed: TypeAlias = Callable[[str, tuple[int, ...]], Array]
 Feeds: TypeAlias = Callable[[int], Feed]
 
 
-def given_feeds(arrays: Iterable[Any], source: str = "the caller") -> Feeds:
+def given_feeds(arrays: Iterable[object], source: str = "the caller") -> Feeds:
     """Return feeds that give every device these arrays, in order; a tuple takes one array per leaf.
 
     `source` names the origin of the arrays in errors.

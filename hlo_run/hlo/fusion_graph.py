@@ -46,7 +46,7 @@ class Node:
     `operands` are in the order of the instruction's; a fusion has each once. `ops` has users before operands, so that
     `ops[0]` is the root. `reads` maps an operand to the ops that use it. A later node has a higher `number`. `is_ordered`
     means that the instruction has a control dependency. `is_copied` means that another node has copies of the ops. `names` and
-    `body_name` are those of a fusion's body.
+    `body_name` are those of a fusion's body. `place` and `mark` are of `analysis/fusion/node_order.py`.
     """
 
     __slots__ = (
@@ -57,11 +57,13 @@ class Node:
         "is_fusion",
         "is_ordered",
         "kind",
+        "mark",
         "name",
         "names",
         "number",
         "operands",
         "ops",
+        "place",
         "reads",
         "users",
     )
@@ -81,6 +83,8 @@ class Node:
         self.reads: dict[Node, list[Op]] = {}
         self.names: FusedNames[Operand] | None = None
         self.body_name = ""
+        self.place = -1
+        self.mark = 0
 
     @property
     def root(self) -> Op:

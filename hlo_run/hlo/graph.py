@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hlo_run.errors import Where
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.call_order import CallOrder
 from hlo_run.hlo.instruction_attributes import Attributes, TypedAttributes
-from hlo_run.hlo.module_attributes import HeaderAttributes, HeaderValue
+from hlo_run.hlo.module_attributes import CallingConvention, HeaderAttributes, HeaderValue
 from hlo_run.hlo.names import NameUniquer
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.print_options import DEFAULT, PrintOptions
+from hlo_run.hlo.print_options import DEFAULT, PrintOptions, text_of
 from hlo_run.hlo.values.attribute_values import AttributeValue
-from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.values.metadata import OpMetadata
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.wide_operands import WideOperands
@@ -27,16 +25,6 @@ if TYPE_CHECKING:
 # A tuple may have thousands of operands, and passes replace them one by one.
 _MANY_OPERANDS = 100
 _MANY_USERS = 100
-
-
-# What `str` of an instruction, a computation and a module returns: `printer.py`, which needs this file, puts its functions here.
-# Whatever reads or builds modules imports it; without it, `str` is the name.
-TEXT_OF: dict[type, Callable[..., str]] = {}
-
-
-def _text_of(part: HloInstruction | HloComputation | HloModule, *options: PrintOptions) -> str:
-    function = TEXT_OF.get(type(part))
-    return part.name if function is None else function(part, *options)
 
 
 class HloInstruction(TypedAttributes):
@@ -114,14 +102,22 @@ class HloInstruction(TypedAttributes):
     @operands.setter
     def operands(self, operands: tuple[HloInstruction, ...]) -> None:
         """Set the operands, and update the users of the old and the new ones."""
-        # Dicts, because a root tuple may have thousands of operands.
-        before, after = dict.fromkeys(self.operands), dict.fromkeys(operands)
-        for old in before:
-            if old not in after:
-                old._remove_user(self)
-        for operand in after:
-            if operand not in before:
+        given = self.operands
+        if not given:
+            for operand in operands if len(operands) == 1 else dict.fromkeys(operands):
                 operand._add_user(self)
+        elif not operands:
+            for old in given if len(given) == 1 else dict.fromkeys(given):
+                old._remove_user(self)
+        else:
+            # Dicts, because a root tuple may have thousands of operands.
+            before, after = dict.fromkeys(given), dict.fromkeys(operands)
+            for old in before:
+                if old not in after:
+                    old._remove_user(self)
+            for operand in after:
+                if operand not in before:
+                    operand._add_user(self)
         self._operands, self._wide = operands, None
         self.touch()
 
@@ -171,6 +167,9 @@ class HloInstruction(TypedAttributes):
     @called.setter
     def called(self, called: dict[str, tuple[HloComputation, ...]]) -> None:
         """Set the called computations, and update the callers of the old and the new ones."""
+        if not called and not self._called:  # of most instructions
+            self.touch()
+            return
         for computation in dict.fromkeys(self._callees):
             computation.callers.remove(self)
         self._called = called
@@ -230,7 +229,7 @@ class HloInstruction(TypedAttributes):
         return f"%{self.name} = {self._shape} {self.opcode}({', '.join('%' + o.name for o in self.operands)})"
 
     def __str__(self) -> str:
-        return _text_of(self)
+        return text_of(self)
 
 
 class HloComputation:
@@ -251,6 +250,7 @@ class HloComputation:
         self._root: HloInstruction | None = None
         self._parameters: list[HloInstruction] | None = None
         self._kept_order: tuple[tuple[int, int], list[HloInstruction]] | None = None
+        self._by_opcode: tuple[tuple[int, int], dict[str, list[tuple[int, HloInstruction]]]] | None = None
 
     @property
     def root(self) -> HloInstruction:
@@ -361,6 +361,17 @@ class HloComputation:
         schedule = self.module.schedule if self.module is not None else None
         return schedule.get(self) if schedule is not None else None
 
+    def by_opcode(self) -> dict[str, list[tuple[int, HloInstruction]]]:
+        """Return the instructions of each opcode with their places. It is kept until the next edit, and not to be changed."""
+        state = self.edited_at, len(self.instructions)
+        if self._by_opcode is not None and self._by_opcode[0] == state:
+            return self._by_opcode[1]
+        found: dict[str, list[tuple[int, HloInstruction]]] = {}
+        for place, instruction in enumerate(self.instructions):
+            found.setdefault(instruction.opcode, []).append((place, instruction))
+        self._by_opcode = state, found
+        return found
+
     def post_order(self) -> list[HloInstruction]:
         """Return all instructions, operands (and control predecessors) before users, as XLA's `MakeInstructionPostOrder`.
 
@@ -418,19 +429,7 @@ class HloComputation:
         return f"HloComputation({self.name})"
 
     def __str__(self) -> str:
-        return _text_of(self)
-
-
-class CallingConvention(Protocol):
-    """Converts a function's arguments to arguments of the module made from it, and the module's result to the function's."""
-
-    def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        """Return a value per entry parameter, or another number of values for other arguments. Raises UsageError."""
-        ...
-
-    def result(self, module: HloModule, literal: Literal) -> Literal:
-        """Convert the module's result to the function's."""
-        ...
+        return text_of(self)
 
 
 class HloModule(HeaderAttributes):
@@ -457,15 +456,15 @@ class HloModule(HeaderAttributes):
         self.has_header = has_header
         self.has_entry = has_entry
         self.has_default_entry_layout = False
-        self.convention: CallingConvention | None = None
+        self.convention: CallingConvention[HloModule] | None = None
         self.divided: DividedEntry | None = None
         self.is_propagated = False
         self.settled: dict[tuple[Hashable, HloComputation], int] = {}
         self.facts: dict[Callable[[HloModule], Any], tuple[int, Any]] = {}
-        self._found: tuple[int, dict[str, list[tuple[int, HloInstruction]]]] = (-1, {})
+        self._walked: tuple[int, list[HloComputation]] = (-1, [])
         self.instruction_names = NameUniquer()
         self.call_order = CallOrder()
-        self._computation_names = NameUniquer()
+        self.computation_names = NameUniquer()
 
     @property
     def entry(self) -> HloComputation:
@@ -482,18 +481,20 @@ class HloModule(HeaderAttributes):
     def instructions_of(self, *opcodes: Opcode) -> list[HloInstruction]:
         """Return every instruction with one of these opcodes outside of fusion bodies, callees before callers, as XLA walks them.
 
-        Uses an index that is rebuilt after an edit of the module, so a pass that finds nothing costs next to nothing.
+        Uses an index of each computation that is rebuilt after its edit, so a pass that finds nothing costs next to nothing.
         """
-        if self._found[0] != self.version:
-            found: dict[str, list[tuple[int, HloInstruction]]] = {}
-            numbers = itertools.count()
-            for computation in sorted(self.computations, key=self.call_order.place, reverse=True):
-                for instruction in () if computation.is_fusion else computation.instructions:
-                    found.setdefault(instruction.opcode, []).append((next(numbers), instruction))
-            self._found = self.version, found
-        lists = [self._found[1][opcode] for opcode in opcodes if opcode in self._found[1]]
-        numbered = lists[0] if len(lists) == 1 else sorted((pair for each in lists for pair in each), key=itemgetter(0))
-        return [instruction for _, instruction in numbered]
+        if self._walked[0] != self.version:
+            ordered = sorted(self.computations, key=self.call_order.place, reverse=True)
+            self._walked = self.version, [computation for computation in ordered if not computation.is_fusion]
+        result: list[HloInstruction] = []
+        for computation in self._walked[1]:
+            index = computation.by_opcode()
+            lists = [index[opcode] for opcode in opcodes if opcode in index]
+            if len(lists) == 1:
+                result += [instruction for _, instruction in lists[0]]
+            elif lists:
+                result += [instruction for _, instruction in sorted([pair for each in lists for pair in each], key=itemgetter(0))]
+        return result
 
     def in_post_order(self, *opcodes: Opcode) -> list[HloInstruction]:
         """Return the instructions of `instructions_of` in the post-order of each computation, callees before callers."""
@@ -502,7 +503,7 @@ class HloModule(HeaderAttributes):
 
     def add_computation(self, computation: HloComputation, is_entry: bool = False) -> HloComputation:
         """Add a computation with all its instructions; names are made unique by XLA's rule (`name`, `name.1`, ..)."""
-        computation.name = self._computation_names.unique(computation.name)
+        computation.name = self.computation_names.unique(computation.name)
         for instruction in computation.instructions:
             instruction.name = self.unique_instruction_name(instruction.name)
         return self.add_named_computation(computation, is_entry)
@@ -531,7 +532,7 @@ class HloModule(HeaderAttributes):
         for name in ("frontend_attributes", "sharding") if keeps_frontend_attributes else ("sharding",):
             if name in old.attrs and name not in new.attrs:
                 new.attrs[name] = old.attrs[name]
-        is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.attrs.get("custom_call_target")
+        is_same_call = old.opcode != "custom-call" or old.custom_call_target == new.custom_call_target
         if new is not old and old.opcode == new.opcode and is_same_call:
             new.name = old.name
 
@@ -573,7 +574,7 @@ class HloModule(HeaderAttributes):
 
     def to_string(self, options: PrintOptions = DEFAULT) -> str:
         """Return the module as HLO text, by default the text of XLA's `HloModule::ToString`."""
-        return _text_of(self, options)
+        return text_of(self, options)
 
     def __str__(self) -> str:
         return self.to_string()
@@ -595,4 +596,4 @@ class HloModule(HeaderAttributes):
 
     def unique_computation_name(self, name: str) -> str:
         """Return `name`, or the first free `name.N`, and take it."""
-        return self._computation_names.unique(name)
+        return self.computation_names.unique(name)

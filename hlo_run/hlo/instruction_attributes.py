@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, MutableMapping, ValuesView
+from collections.abc import Hashable, ItemsView, Iterator, KeysView, MutableMapping, ValuesView
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from hlo_run.hlo.values.attribute_values import AttributeValue, DimLabels, FftType, FrontendAttributes, OperandAliasing, Window
@@ -29,22 +29,27 @@ class Attributes(MutableMapping[str, AttributeValue]):
     """An instruction's attributes by XLA's attribute name; to write one counts as an edit of the module."""
 
     # `stored` is for the typed accessors, which only read. They know the type of the attribute that they name.
-    __slots__ = ("_owner", "stored")
+    # `frozen` is what `analysis/value_keys.py` made of the attributes; None after they were written.
+    __slots__ = ("_owner", "frozen", "stored")
     stored: dict[str, Any]
+    frozen: tuple[tuple[str, Hashable], ...] | None
 
     def __init__(self, owner: _Edited, values: dict[str, AttributeValue]) -> None:
         self._owner = owner
         self.stored = values
+        self.frozen = None
 
     def __getitem__(self, key: str) -> AttributeValue:
         return self.stored[key]
 
     def __setitem__(self, key: str, value: AttributeValue) -> None:
         self.stored[key] = value
+        self.frozen = None
         self._owner.touch()
 
     def __delitem__(self, key: str) -> None:
         del self.stored[key]
+        self.frozen = None
         self._owner.touch()
 
     def __iter__(self) -> Iterator[str]:
@@ -424,6 +429,31 @@ class TypedAttributes:
     def algorithm(self) -> str:
         """The algorithm of a dot, for example dot_bf16_bf16_f32_x3, or unset; of a rng-bit-generator, for example rng_philox."""
         return self.attrs.stored.get("algorithm", "unset")
+
+    @property
+    def has_dynamic_root(self) -> bool:
+        """True if the last operand of a collective-broadcast or collective-reduce has the number of the root."""
+        return self.attrs.stored.get("has_dynamic_root", False)
+
+    @property
+    def has_side_effect(self) -> bool:
+        """The `custom_call_has_side_effect` of a custom call."""
+        return self.attrs.stored.get("custom_call_has_side_effect", False)
+
+    @property
+    def schedule(self) -> str:
+        """The `schedule` of a custom call: SCHEDULE_EARLIEST, SCHEDULE_LATEST, or empty."""
+        return self.attrs.stored.get("schedule", "")
+
+    @property
+    def async_execution_thread(self) -> str:
+        """The thread of an asynchronous operation; empty without one."""
+        return self.attrs.stored.get("async_execution_thread", "")
+
+    @property
+    def is_custom_fusion(self) -> bool:
+        """True for a fusion of the kind kCustom."""
+        return self.attrs.stored.get("kind") == "kCustom"
 
     @property
     def comparison_order(self) -> str:

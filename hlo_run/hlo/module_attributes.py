@@ -1,12 +1,16 @@
-"""The attributes of a module's header that several places read, with their types."""
+"""The attributes of a module's header that several places read, with their types, and the interface of calling conventions."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.values.attribute_values import AttributeValue, EntryLayout
+from hlo_run.hlo.values.literal import Literal
 
+# The module, which the graph defines.
+_Module = TypeVar("_Module", contravariant=True)
 # An instruction has no stack frames: they are the table that the metadata of all instructions refers to.
 HeaderValue: TypeAlias = "AttributeValue | StackFrames"
 
@@ -54,3 +58,15 @@ class HeaderAttributes:
         """The stack frames of the instructions' origins; None without any."""
         frames = self.attrs.get("stack_frames")
         return frames if isinstance(frames, StackFrames) else None
+
+
+class CallingConvention(Protocol[_Module]):
+    """Converts a function's arguments to arguments of the module made from it, and the module's result to the function's."""
+
+    def values(self, module: _Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """Return a value per entry parameter, or another number of values for other arguments. Raises UsageError."""
+        ...
+
+    def result(self, module: _Module, literal: Literal) -> Literal:
+        """Convert the module's result to the function's."""
+        ...

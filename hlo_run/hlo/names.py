@@ -26,6 +26,12 @@ class NameRoot:
         self.others.add(wanted)
         return number
 
+    def copy(self) -> NameRoot:
+        """Return a root with the same taken names."""
+        copied = NameRoot(self.text)
+        copied.next, copied.others = self.next, set(self.others)
+        return copied
+
     def next_number(self) -> int:
         """Take the next free number after the last one assigned, and return it."""
         number = self.next
@@ -50,6 +56,12 @@ class NameUniquer:
     def __init__(self, separator: str = ".") -> None:
         self._separator = separator
         self._roots: dict[str, NameRoot] = {}
+
+    def copy(self) -> NameUniquer:
+        """Return a uniquer with the same taken names."""
+        copied = NameUniquer(self._separator)
+        copied._roots = {text: root.copy() for text, root in self._roots.items()}
+        return copied
 
     def unique(self, name: str) -> str:
         """Return `name` if it is free, else its root with another number, and reserve it."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from msgspec import Struct
 
 from hlo_run.records import replace
@@ -79,3 +82,14 @@ FINGERPRINT = replace(
 DUMP = PrintOptions(compact_get_tuple_element=True, async_sugar=False, sorted_backend_config=True)
 # Text that parses to an equal module.
 FULL = PrintOptions(large_constants=True, async_sugar=False)
+
+# What `str` of an instruction, a computation and a module returns: `printer.py`, which needs the graph, puts its functions here.
+# Whatever reads or builds modules imports it; without it, `str` is the name.
+TEXT_OF: dict[type, Callable[..., str]] = {}
+
+
+def text_of(part: Any, *options: PrintOptions) -> str:
+    """Return the text of a part of a module."""
+    kind: type = type(part)
+    function = TEXT_OF.get(kind)
+    return part.name if function is None else function(part, *options)

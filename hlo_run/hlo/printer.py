@@ -9,9 +9,9 @@ from hlo_run.hlo.async_ops import is_async_wrapper, is_one_instruction
 from hlo_run.hlo.attributes.lexer import RESERVED
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.attributes.text import format_bools, format_entry_layout
-from hlo_run.hlo.graph import TEXT_OF, HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.instruction_printer import InstructionPrinter, PrintNested, short_name
-from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, PrintOptions
+from hlo_run.hlo.print_options import CANONICAL, DEFAULT, DUMP, FINGERPRINT, FULL, SHORT_PARSABLE, TEXT_OF, PrintOptions
 from hlo_run.hlo.values.attribute_values import string_or_json
 from hlo_run.walks import post_order
 

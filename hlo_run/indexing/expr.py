@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 
 class Kind(Enum):
@@ -53,7 +53,7 @@ class Expr:
     left: Expr
     right: Expr
     value: int
-    sort_key: tuple[Any, ...]
+    sort_key: tuple[object, ...]
     dims_mask: int
     symbols_mask: int
 
@@ -140,7 +140,7 @@ class Expr:
     def __repr__(self) -> str:
         return self.to_string("d{}".format, "s{}".format)
 
-    def __reduce__(self) -> tuple[Callable[..., Expr], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple[object, ...]]:
         if self.is_binary:
             return _make, (self.kind, self.left, self.right)
         return _LEAF[self.kind], (self.value,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -65,7 +64,7 @@ class Tensor(Struct, frozen=True):
 
     def place(self, index: list[Array]) -> Array:
         """Return the addresses of the elements at an index."""
-        linear: Any = np.int64(0)
+        linear = np.int64(0)
         for at, size in zip(index, self.dims, strict=True):
             linear = linear * size + np.asarray(at, np.int64)
         return self.address + linear * self.dtype.itemsize

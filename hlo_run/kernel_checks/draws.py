@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
+from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
-from hlo_run.reference.arguments.fake_arguments import Draw
+from hlo_run.reference.arguments.fake_arguments import Draw, Peaks
+from hlo_run.reference.evaluate.perturbed import term_count
 from hlo_run.reference.values import widen
 
 
@@ -32,8 +34,16 @@ _DRAWS = (
 _OVERFLOWING = OwnDraw(Draw(floats=(-300.0, 300.0), integers=(-4, 8)), is_enough=False)
 # Exponentials of numbers of all sizes are near overflow now and then.
 _LARGE = OwnDraw(Draw(floats=(-100.0, 100.0), integers=(-4, 8), unusual=True), is_enough=False)
+# Where rows are few and short, each of their numbers is the largest or smallest one in one of at most so many draws.
+_MOST_PEAKS = 6
+_MANY_ROWS = 4
+_MOST_PLACES = 4
+_EXTREMES: dict[Opcode, int] = {"maximum": 1, "minimum": -1}
 # Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
-_TURNS = ((4, 4), (16, 2))
+_FEW = 4
+_TURNS = ((64, 4), (256, 2))
+# The same where one index decides: out of bounds at both ends, from the end, first, last, another.
+_INDEX_TURNS = 6
 _CHEAP_ELEMENTS = 1 << 18
 # Numbers below this constant matter where it is added, or compared with. They are smaller by so many powers of two.
 _LITTLE, _MUCH_SMALLER = 2.0**-10, 36
@@ -41,6 +51,7 @@ _ADDS: frozenset[Opcode] = frozenset(("add", "subtract", "maximum", "compare"))
 _AT_AN_INDEX: frozenset[Opcode] = opcode_set("gather scatter dynamic-slice dynamic-update-slice")
 _EXPONENTIALS: frozenset[Opcode] = frozenset(("exponential", "exponential-minus-one", "logistic"))
 _CALLS: frozenset[Opcode] = frozenset(("fusion", "call", "while", "conditional"))
+_INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.is_integer)
 _MOVES: frozenset[Opcode] = frozenset(("broadcast", "bitcast", "reshape", "copy"))
 
 
@@ -56,10 +67,21 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
         return (*draws, OwnDraw(replace(usual, smaller=smaller)), *_DRAWS[1:])
     if any(i.opcode in _EXPONENTIALS for i in module.instructions):
         draws.append(_LARGE)
-    turns = max(_turns(module), 1 if smaller == usual.smaller else 2)
-    draws += [
-        OwnDraw(replace(usual, turn=t, smaller=smaller if t == 1 else usual.smaller), is_enough=False) for t in range(1, turns)
-    ]
+    kinds = {p.shape.element_type for p in module.entry.parameters if p.shape.is_array and not p.shape.rank}
+    # An index that is alone meets both values of a condition.
+    pairs = "pred" in kinds and len(kinds & _INTEGERS) > 0
+    fewest = _fewest_deciding(module)
+    turns = next((turns for most, turns in _TURNS if fewest <= most), 1 if smaller == usual.smaller else 2)
+    if any(i.opcode in ("gather", "scatter") and i.indices_are_sorted for i in module.instructions):
+        turns = max(turns, 3)  # those out of bounds are the last ones, where the last block may do nothing
+    if fewest <= _FEW and kinds & _INTEGERS:
+        turns = _INDEX_TURNS * (1 + pairs) + 1
+    for turn in range(1, turns):
+        # Large numbers at the ends hide others now and then.
+        ends = turn % 2 == 0
+        own = replace(usual, turn=turn, pairs=pairs, larger_ends=ends, smaller=smaller if turn == 1 else usual.smaller)
+        draws.append(OwnDraw(own, is_enough=False))
+    draws += [OwnDraw(replace(usual, turn=turn, peaks=peaks), is_enough=False) for peaks, turn in _peaks(module)]
     return (*draws, *_DRAWS)
 
 
@@ -69,13 +91,40 @@ def _subtracts_maximum(module: HloModule) -> bool:
     return {("reduce", "maximum"), ("exponential", "")} <= opcodes
 
 
-def _turns(module: HloModule) -> int:
-    """Return on how many draws a kernel is judged."""
+def _peaks(module: HloModule) -> list[tuple[Peaks, int]]:
+    """Return the peaks of the draws on which a kernel is judged that finds the extremes of rows, with their turns."""
+    counts: dict[Peaks, int] = {}
+    has_abs = any(i.opcode == "abs" for i in module.instructions)
+    for instruction in module.instructions:
+        if instruction.opcode != "reduce" or len(instruction.dimensions) != 1:
+            continue
+        terms, rows = term_count(instruction), max(leaf.element_count for _, leaf in instruction.shape.leaves())
+        signs = _signs(instruction.to_apply)
+        if rows >= _MANY_ROWS * terms:
+            continue
+        dims = instruction.operands[0].shape.dims
+        for sign in {-1, 1} if signs and has_abs else signs:
+            peaks = Peaks(sign, dims, instruction.dimensions[0])
+            counts[peaks] = min(_MOST_PEAKS, -(-terms // rows))
+    return [(peaks, turn) for peaks in list(counts)[:_MOST_PLACES] for turn in range(1, counts[peaks] + 1)]
+
+
+def _signs(reducer: HloComputation) -> set[int]:
+    """Return the signs of the numbers that a reducer chooses: 1 if it finds maxima, -1 for minima."""
+    found = {_EXTREMES[i.opcode] for i in reducer.instructions if i.opcode in _EXTREMES}
+    # Reducers of several arrays choose by a comparison.
+    directions = {
+        i.comparison_direction for i in reducer.instructions if i.opcode == "compare" and i.operands[0].shape.dtype.is_float
+    }
+    return found | {1 for d in directions if d in ("GT", "GE")} | {-1 for d in directions if d in ("LT", "LE")}
+
+
+def _fewest_deciding(module: HloModule) -> int:
+    """Return how many truth values or indices an instruction has that has the fewest; many if none has any."""
     # A comparator or a reducer decides for each element.
     whole = [c for c in module.computations if c is module.entry or any(caller.opcode in _CALLS for caller in c.callers)]
     counts = [_deciding(i) for computation in whole for i in _varying(computation)]
-    fewest = min((count for count in counts if count), default=_TURNS[-1][0] + 1)
-    return next((turns for most, turns in _TURNS if fewest <= most), 1)
+    return min((count for count in counts if count), default=_TURNS[-1][0] + 1)
 
 
 def _varying(computation: HloComputation) -> Iterator[HloInstruction]:

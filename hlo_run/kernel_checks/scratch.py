@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
@@ -75,12 +75,12 @@ def _slices_in(value: object) -> Iterator[BufferSlice]:
             yield from _slices_in(getattr(value, name))
 
 
-def moved(value: Any, places: dict[BufferSlice, BufferSlice]) -> Any:
+def moved(value: object, places: dict[BufferSlice, BufferSlice]) -> object:
     """Return a thunk, a tree, or a tuple of them with other slices."""
     if isinstance(value, BufferSlice):
         return places[value]
     if isinstance(value, tuple):
-        return tuple(moved(part, places) for part in cast("tuple[Any, ...]", value))
+        return tuple(moved(part, places) for part in cast("tuple[object, ...]", value))
     if isinstance(value, Struct):
         return replace(value, **{name: moved(getattr(value, name), places) for name in value.__struct_fields__})
     return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hlo_run.hlo.graph import HloInstruction, HloModule
 
 # They say where an instruction comes from, or how to run it, and never change what it computes.
@@ -56,15 +54,11 @@ def integer_of(instruction: HloInstruction) -> int | None:
     shape = instruction.shape
     if instruction.opcode != "constant" or not shape.is_array or shape.dims or not shape.dtype.is_integer:
         return None
-    return int(_literal(instruction))
+    return int(instruction.constant_array)
 
 
 def with_integer(instruction: HloInstruction, value: int) -> bool:
     """Give a scalar integer constant another value."""
-    literal = _literal(instruction)
+    literal = instruction.constant_array
     instruction.attrs["literal"] = literal * 0 + value
     return True
-
-
-def _literal(instruction: HloInstruction) -> Any:
-    return instruction.attrs["literal"]

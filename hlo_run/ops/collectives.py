@@ -137,7 +137,7 @@ def _collective_broadcast(instruction: HloInstruction) -> Shape:
 def _collective_reduce(instruction: HloInstruction) -> Shape:
     check_groups(instruction)
     shapes = _some_arrays(instruction)
-    if instruction.attrs.get("has_dynamic_root") is True:
+    if instruction.has_dynamic_root:
         *shapes, root = shapes
         wanted = Shape.array("s32", (len(shapes),))
         if not shapes or not root.compatible(wanted):

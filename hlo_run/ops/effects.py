@@ -68,7 +68,7 @@ def _infeed(instruction: HloInstruction) -> Shape:
 
 def _outfeed(instruction: HloInstruction) -> Shape:
     _check_token(instruction, 1)
-    data, written = operand(instruction, 0), instruction.attrs.get("outfeed_shape")
+    data, written = operand(instruction, 0), instruction.outfeed_shape
     if isinstance(written, Shape) and not written.compatible(data):
         raise refuse(f"outfeed_shape: expected {brief(data)}, found {brief(written)}")
     return TOKEN

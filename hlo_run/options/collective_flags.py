@@ -13,6 +13,9 @@ COMMUNICATION_DOMAINS = {
 """XLA's names of the domains in which devices communicate, by the names in flags and attributes."""
 PRIVATE_MEMORY = "COLLECTIVES_PRIVATE_MEMORY"
 """Devices exchange values by way of buffers of their own."""
+_PIPELINING = "COLLECTIVE_PIPELINING_MODE_ON"
+_DEFAULT_PIPELINING = "COLLECTIVE_PIPELINING_MODE_DEFAULT"
+_PIPELINING_MODES = (_DEFAULT_PIPELINING, "COLLECTIVE_PIPELINING_MODE_OFF", _PIPELINING, "COLLECTIVE_PIPELINING_MODE_EXPLICIT")
 _MODES = (PRIVATE_MEMORY, "COLLECTIVES_SYMMETRIC_MEMORY", "COLLECTIVES_PEER_MEMORY")
 MOST_COMBINED_BYTES = 30 * 1024 * 1024 + 7
 """The default of the thresholds of combiners."""
@@ -92,6 +95,21 @@ class CollectiveFlags(FlagRecord):
     xla_gpu_enable_pipelined_reduce_scatter: bool = flag(
         True, "collective-pipeliner-forward: run reduce-scatters of a loop an iteration later."
     )
+    xla_gpu_pipeline_all_reduce: str = flag(
+        _DEFAULT_PIPELINING,
+        "The same as --xla_gpu_enable_pipelined_all_reduce: on; off, default and explicit leave it to that.",
+        "MODE",
+    )
+    xla_gpu_pipeline_all_gather: str = flag(
+        _DEFAULT_PIPELINING,
+        "The same as --xla_gpu_enable_pipelined_all_gather: on; off, default and explicit leave it to that.",
+        "MODE",
+    )
+    xla_gpu_pipeline_reduce_scatter: str = flag(
+        _PIPELINING,
+        "--xla_gpu_enable_pipelined_reduce_scatter acts if this is on, not if it is off, default or explicit.",
+        "MODE",
+    )
     xla_gpu_enable_pipelined_p2p: bool = flag(
         False,
         "Rows collective-permute-(cycle-)decomposer, latency-hiding-scheduler-preparation: messages, in order.",
@@ -134,10 +152,10 @@ class CollectiveFlags(FlagRecord):
 
     xla_gpu_experimental_enable_heuristic_collective_combining: bool = flag(
         False,
-        "collective-combiner-annotator: let combiners join collectives that nothing runs beside, as far as the memory allows.",
+        "collective-combiner-annotator: let combiners join collectives of several hosts that run beside nothing, by free memory.",
     )
     xla_gpu_enable_nccl_user_buffers: bool = flag(
-        False, "Put what collectives read and write into a memory space of its own, S(1), and copy parameters and results."
+        False, "Put what collectives read and write into a memory space of its own, S(7), and copy parameters and results."
     )
     xla_gpu_experimental_enable_nccl_symmetric_buffers: bool = flag(False, "The same as --xla_gpu_enable_nccl_user_buffers here.")
 
@@ -155,7 +173,7 @@ class CollectiveFlags(FlagRecord):
     @property
     def collective_permute_mode(self) -> str:
         """XLA's name of the memory of collective-permutes. Raises UsageError for an unknown one."""
-        return _mode("xla_gpu_collective_permute_mode", self.xla_gpu_collective_permute_mode)
+        return _mode("xla_gpu_collective_permute_mode", self.xla_gpu_collective_permute_mode, _MODES, "COLLECTIVES_{}_MEMORY")
 
     @property
     def communication_domain(self) -> str:
@@ -170,12 +188,33 @@ class CollectiveFlags(FlagRecord):
     @property
     def all_gather_mode(self) -> str:
         """XLA's name of the memory of all-gathers. Raises UsageError for an unknown one."""
-        return _mode("xla_gpu_all_gather_mode", self.xla_gpu_all_gather_mode)
+        return _mode("xla_gpu_all_gather_mode", self.xla_gpu_all_gather_mode, _MODES, "COLLECTIVES_{}_MEMORY")
+
+    @property
+    def pipelines_all_reduce(self) -> bool:
+        """True if a flag asks to pipeline all-reduces. Raises UsageError for an unknown mode."""
+        return self._is_on("xla_gpu_pipeline_all_reduce") or self.xla_gpu_enable_pipelined_all_reduce
+
+    @property
+    def pipelines_all_gather(self) -> bool:
+        """True if a flag asks to pipeline all-gathers. Raises UsageError for an unknown mode."""
+        return self._is_on("xla_gpu_pipeline_all_gather") or self.xla_gpu_enable_pipelined_all_gather
+
+    @property
+    def pipelines_reduce_scatter(self) -> bool:
+        """True if no flag forbids to pipeline reduce-scatters. Raises UsageError for an unknown mode."""
+        return self._is_on("xla_gpu_pipeline_reduce_scatter") and self.xla_gpu_enable_pipelined_reduce_scatter
+
+    def _is_on(self, flag_name: str) -> bool:
+        mode = _mode(flag_name, str(getattr(self, flag_name)), _PIPELINING_MODES, "COLLECTIVE_PIPELINING_MODE_{}")
+        return mode == _PIPELINING
 
 
-def _mode(flag_name: str, value: str) -> str:
+def _mode(flag_name: str, value: str, modes: tuple[str, ...], form: str) -> str:
     named = value.upper()
-    mode = named if named in _MODES else f"COLLECTIVES_{named}_MEMORY"
-    if mode not in _MODES:
-        raise UsageError(f"--{flag_name}: unknown mode '{value}'", hint="choose from private, symmetric, peer")
+    mode = named if named in modes else form.format(named)
+    if mode not in modes:
+        start, end = form.split("{}")
+        short = ", ".join(mode.removeprefix(start).removesuffix(end).lower() for mode in modes)
+        raise UsageError(f"--{flag_name}: unknown mode '{value}'", hint=f"choose from {short}")
     return mode

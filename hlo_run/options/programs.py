@@ -12,7 +12,7 @@ from hlo_run.options.dump import DumpOptions
 from hlo_run.options.opt import OptFlags
 from hlo_run.options.xla_flags import XlaFlags
 
-FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[Any]]"
+FieldTable: TypeAlias = "Mapping[str, dataclasses.Field[object]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Flags:
     short_names: Mapping[str, str]
 
     @property
-    def fields(self) -> dict[str, dataclasses.Field[Any]]:
+    def fields(self) -> dict[str, dataclasses.Field[object]]:
         """All flags by name."""
         return {name: field for table in self.sections.values() for name, field in table.items()}
 
@@ -65,7 +65,7 @@ _RUNS_ONLY = frozenset(
 )
 
 
-def _without_runs(section: str) -> dict[str, dataclasses.Field[Any]]:
+def _without_runs(section: str) -> dict[str, dataclasses.Field[object]]:
     return {name: field for name, field in _SECTIONS[section].items() if name not in _RUNS_ONLY}
 
 

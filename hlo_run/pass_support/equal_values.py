@@ -30,18 +30,22 @@ class EqualValues:
 
     def first_like(self, instruction: HloInstruction) -> HloInstruction | None:
         """Return the first instruction that equals this one and was asked for before, or None; this one is then a first one."""
-        key = self._keys.of(instruction, tuple(self._numbers[o] for o in instruction.operands), without="sharding")
+        key = self._keys.of(instruction, tuple([self._numbers[o] for o in instruction.operands]), without="sharding")
         alike = self._first.setdefault(key, [])
-        same = next((other for other in alike if _may_share_sharding(instruction, other)), None)
-        if same is None:
-            alike.append(instruction)
-        return same
+        for other in alike:
+            if _may_share_sharding(instruction, other):
+                return other
+        alike.append(instruction)
+        return None
 
     def read_first_iotas(self, instruction: HloInstruction) -> list[HloInstruction]:
         """Let operands that are equal iotas be the first of them, and return the others."""
-        first: dict[int, HloInstruction] = {}
         others: list[HloInstruction] = []
-        for operand in dict.fromkeys(instruction.operands):
+        operands = instruction.operands
+        if len(operands) < 2:
+            return others
+        first: dict[int, HloInstruction] = {}
+        for operand in operands if len(operands) == 2 else dict.fromkeys(operands):
             if operand.opcode == "iota" and first.setdefault(self._numbers[operand], operand) is not operand:
                 instruction.replace_operand(operand, first[self._numbers[operand]])
                 others.append(operand)

@@ -51,9 +51,9 @@ _PIPELINERS = (
         _pass("collectives.pipelining.collective_pipelining_analyzer"),
         for_opcodes=("all-reduce", "reduce-scatter", "all-gather"),
     ),
-    _pipeliner("forward", "all-reduce", lambda c: c.options.xla_gpu_enable_pipelined_all_reduce),
-    _pipeliner("backward", "all-gather", lambda c: c.options.xla_gpu_enable_pipelined_all_gather),
-    _pipeliner("forward", "reduce-scatter", lambda c: c.options.xla_gpu_enable_pipelined_reduce_scatter),
+    _pipeliner("forward", "all-reduce", lambda c: c.options.pipelines_all_reduce),
+    _pipeliner("backward", "all-gather", lambda c: c.options.pipelines_all_gather),
+    _pipeliner("forward", "reduce-scatter", lambda c: c.options.pipelines_reduce_scatter),
 )
 _SENT: tuple[Opcode, ...] = ("all-gather", "all-to-all", "collective-broadcast", "collective-permute")
 
@@ -164,7 +164,7 @@ COLLECTIVE_OPTIMIZATIONS = HloGroup(
         HloRow("dce", _pass("simplifiers.dce")),
         HloRow(
             "while-loop-trip-count-annotator",
-            _pass("control_flow.while_loop_trip_count_annotator"),
+            _pass("control_flow.loops.while_loop_trip_count_annotator"),
             for_opcodes=("while",),
         ),
     ),
@@ -204,7 +204,7 @@ COMBINERS: tuple[HloRow, ...] = (
         _pass(
             "collectives.combiners.collective_combiner_annotator",
             conversion=_passes("asynchronous.async_collective_creator", "asynchronous.async_collective_annotator"),
-            overlap=_passes("asynchronous.latency_hiding_scheduler", "asynchronous.convert_async_to_sync"),
+            overlap=_passes("scheduling.latency_hiding_scheduler", "asynchronous.convert_async_to_sync"),
         ),
         when=_combines_by_memory,
     ),
@@ -265,7 +265,7 @@ MESSAGE_ORDER = HloGroup(
     (
         HloRow(
             "latency-hiding-scheduler-preparation",
-            _pass("asynchronous.latency_hiding_scheduler_preparation"),
+            _pass("scheduling.latency_hiding_scheduler_preparation"),
             for_opcodes=("send", "recv"),
             when=lambda c: c.options.xla_gpu_enable_pipelined_p2p,
         ),
@@ -277,7 +277,7 @@ MESSAGE_ORDER = HloGroup(
 def _estimates(name: str, when: Callable[[CompileOptions], object]) -> HloRow:
     return HloRow(
         name,
-        _pass(f"asynchronous.{name.replace('-', '_')}"),
+        _pass(f"costs.{name.replace('-', '_')}"),
         when=lambda c: c.options.xla_gpu_collect_cost_model_stats and bool(when(c.options)),
     )
 

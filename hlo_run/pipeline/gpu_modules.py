@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 from itertools import chain, count
 from typing import Any
 
+# Before all of xDSL's dialects, whose definitions are then made when they are used.
+from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
+
+# isort: split
 from msgspec import Struct, field
 from xdsl.dialects.builtin import MemRefType, ModuleOp, NoneAttr, StridedLayoutAttr
 from xdsl.ir import Attribute, Operation
@@ -42,7 +46,6 @@ from hlo_run.codegen.gpu_modules.trace import (
     to_bytes,
     trace_host,
 )
-from hlo_run.dialects.gpu_kernel import GpuFuncOp, GpuModuleOp
 from hlo_run.dialects.gpu_launch import LaunchFuncOp, LaunchOp
 from hlo_run.dialects.parse import PlacedModule
 from hlo_run.dialects.types import is_memref
@@ -130,8 +133,8 @@ class _Assembly(Struct):
     where: Callable[[Operation], Where]
     allocations: list[BufferAllocation] = field(default_factory=list[BufferAllocation])
     slots: dict[Memory, int] = field(default_factory=dict[Memory, int])
-    kernels: dict[tuple[Any, ...], tuple[Kernel, tuple[bool, ...]]] = field(
-        default_factory=dict[tuple[Any, ...], "tuple[Kernel, tuple[bool, ...]]"]
+    kernels: dict[tuple[object, ...], tuple[Kernel, tuple[bool, ...]]] = field(
+        default_factory=dict[tuple[object, ...], "tuple[Kernel, tuple[bool, ...]]"]
     )
     parameters: dict[int, int] = field(default_factory=dict[int, int])
     written: set[Memory] = field(default_factory=set[Memory])
@@ -173,7 +176,7 @@ class _Assembly(Struct):
         """Compile the kernels of all launches. A stage stops each kernel at its row, so that all are printed."""
         stopped: StopAtStage | None = None
         found: list[tuple[Launch, tuple[Kernel, tuple[bool, ...]]]] = []
-        seen: set[tuple[Any, ...]] = set()
+        seen: set[tuple[object, ...]] = set()
         for step in self.trace.steps:
             if not isinstance(step, Launch):
                 continue
@@ -262,7 +265,7 @@ class _Assembly(Struct):
         )
         return [KernelThunk(f"{kernel.name}.{number}", kernel.name, arguments)]
 
-    def _argument(self, value: View | Scalar | tuple[str, Any]) -> BufferSlice:
+    def _argument(self, value: View | Scalar | tuple[str, object]) -> BufferSlice:
         if isinstance(value, View):
             return self._slice(value)
         if isinstance(value, Scalar):
@@ -333,7 +336,7 @@ def _array(argument: Argument, piece: BufferSlice) -> ArraySpec:
     return ArraySpec(argument.dtype, argument.dims, tuple(reversed(range(len(argument.dims)))), piece)
 
 
-def _kernel_type(type_: Attribute, value: View | Scalar | tuple[str, Any]) -> Attribute:
+def _kernel_type(type_: Attribute, value: View | Scalar | tuple[str, object]) -> Attribute:
     """Return the type of a kernel's argument for a value: a memref with the sizes and strides of a view."""
     if not is_memref(type_) or not isinstance(value, View):
         return type_

@@ -50,18 +50,22 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
         (
             # Ours: XLA:GPU's passes handle buffers.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
-            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
-            HloRow("call-inliner", _pass("control_flow.call_inliner", early=True), for_opcodes=("call",)),
+            HloRow("flatten-call-graph", _pass("control_flow.calls.flatten_call_graph")),
+            HloRow("call-inliner", _pass("control_flow.calls.call_inliner", early=True), for_opcodes=("call",)),
             HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
             HloRow("algsimp", _pass("simplifiers.algsimp")),
-            HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
+            HloRow(
+                "conditional-canonicalizer",
+                _pass("control_flow.conditionals.conditional_canonicalizer"),
+                for_opcodes=("conditional",),
+            ),
             HloRow(
                 "topk-decomposer",
-                _pass("expanders.sorts.topk_decomposer", takes_calls=False),
+                _pass("sorts.topk_decomposer", takes_calls=False),
                 for_opcodes=("topk",),
                 shares=True,
             ),
-            HloRow("topk-rewriter", _pass("library.topk_rewriter"), for_opcodes=("sort",)),
+            HloRow("topk-rewriter", _pass("sorts.topk_rewriter"), for_opcodes=("sort",)),
         ),
     ),
     HloGroup(
@@ -71,20 +75,24 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
                 "spmd-simplify",
                 (
                     HloRow("algsimp", _pass("simplifiers.algsimp")),
-                    HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
+                    HloRow("simplify-sorts", _pass("sorts.simplify_sorts"), for_opcodes=("sort",)),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
-                    HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
-                    HloRow("gather_expander", _pass("expanders.indexed.gather_expander"), for_opcodes=("gather",)),
+                    HloRow("scatter_expander", _pass("indexed.scatter_expander"), for_opcodes=("scatter",)),
+                    HloRow("gather_expander", _pass("indexed.gather_expander"), for_opcodes=("gather",)),
                     HloRow(
                         "while-loop-constant-sinking",
-                        _pass("control_flow.while_loop_constant_sinking"),
+                        _pass("control_flow.loops.while_loop_constant_sinking"),
                         for_opcodes=("while",),
                     ),
-                    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
+                    HloRow("simplify-while-loops", _pass("control_flow.loops.while_loop_simplifier"), for_opcodes=("while",)),
                     HloRow("reshape-mover", _pass("simplifiers.reshape_mover"), for_opcodes=("reshape", "transpose")),
                     HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True)),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
-                    HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
+                    HloRow(
+                        "simplify-conditional",
+                        _pass("control_flow.conditionals.simplify_conditional"),
+                        for_opcodes=("conditional",),
+                    ),
                     HloRow("dce", _pass("simplifiers.dce", for_gspmd=True)),
                 ),
                 repeat=25,
@@ -103,7 +111,7 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
             # Bodies of Shardy's manual computations; XLA runs `call-inliner` here for them alone.
             HloRow(
                 "call-inliner",
-                _pass("control_flow.call_inliner", only="inlinable_manual_computation_body"),
+                _pass("control_flow.calls.call_inliner", only="inlinable_manual_computation_body"),
                 for_opcodes=("call",),
             ),
             HloRow(
@@ -133,16 +141,16 @@ def _unrolls(*strategies: str) -> Callable[[PassContext], bool]:
 _UNROLLED = _unrolls("double_buffer", "full")
 
 LOOP_UNROLLING = (
-    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
+    HloRow("simplify-while-loops", _pass("control_flow.loops.while_loop_simplifier"), for_opcodes=("while",), when=_UNROLLED),
     HloRow(
         "loop-double-buffer-transformer",
-        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="double_buffer"),
+        _pass("control_flow.loops.double_buffer_loop_unrolling", unroll_strategy="double_buffer"),
         for_opcodes=("while",),
         when=_unrolls("double_buffer"),
     ),
     HloRow(
         "loop-double-buffer-transformer",
-        _pass("control_flow.double_buffer_loop_unrolling", unroll_strategy="full"),
+        _pass("control_flow.loops.double_buffer_loop_unrolling", unroll_strategy="full"),
         for_opcodes=("while",),
         when=_unrolls("full"),
     ),

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeAlias
 
+# Before all of xDSL's dialects, whose definitions are then made when they are used.
+from hlo_run.dialects.context import make_context
+
+# isort: split
 from xdsl.dialects.builtin import ModuleOp
 
 from hlo_run.analysis.tiling.analyze_fusion import analyze
@@ -18,7 +22,6 @@ from hlo_run.codegen.llvm.emit_ptx import CompiledPtx
 from hlo_run.codegen.llvm.nvptx import limit_passes
 from hlo_run.codegen.llvm.print import llvm_ir_text
 from hlo_run.codegen.llvm.together import compile_together, join_kernels
-from hlo_run.dialects.context import make_context
 from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError, InternalError, ParseError, Where

@@ -25,11 +25,11 @@ SCHEDULING: tuple[HloGroup, ...] = (
             # Ours: instructions of a module that comes with a schedule may share a computation, and no earlier row copied it.
             HloRow(
                 "flatten-call-graph",
-                _pass("control_flow.flatten_call_graph", control_flow_only=True),
+                _pass("control_flow.calls.flatten_call_graph", control_flow_only=True),
                 for_opcodes=tuple(sorted(CONTROL_FLOW)),
                 required=True,
             ),
-            HloRow("loop-schedule-linearizer", _pass("memory.loop_schedule_linearizer")),
+            HloRow("loop-schedule-linearizer", _pass("scheduling.loop_schedule_linearizer")),
             HloRow("copy-insertion", _pass("memory.copy_insertion"), required=True),
             HloRow("constant-fill-copy-rewriter", _pass("memory.constant_fill_copy_rewriter"), for_opcodes=("copy",)),
             HloRow("copy_fusion", _pass("fusion.copy_fusion")),
@@ -52,24 +52,24 @@ SCHEDULING: tuple[HloGroup, ...] = (
             ),
             *ESTIMATES,
             MESSAGE_ORDER,
-            HloRow("schedule", _pass("memory.schedule"), required=True),
+            HloRow("schedule", _pass("scheduling.schedule"), required=True),
         ),
     ),
     HloGroup(
         "latency-hiding-scheduler",
         (
-            HloRow("legalize-scheduling-annotations", _pass("asynchronous.legalize_scheduling_annotations")),
+            HloRow("legalize-scheduling-annotations", _pass("scheduling.legalize_scheduling_annotations")),
             HloRow(
                 "pgle-accuracy-checker",
-                _pass("asynchronous.pgle_accuracy_checker"),
+                _pass("scheduling.pgle_accuracy_checker"),
                 when=lambda c: c.options.xla_gpu_pgle_accuracy_checker.upper().endswith("ERROR"),
             ),
             HloRow(
                 "latency-hiding-scheduler",
-                _pass("asynchronous.latency_hiding_scheduler"),
+                _pass("scheduling.latency_hiding_scheduler"),
                 for_opcodes=("custom-call", *sorted(ASYNC_START)),
             ),
-            HloRow("scheduling-instruction-annotator", _pass("memory.scheduling_instruction_annotator")),
+            HloRow("scheduling-instruction-annotator", _pass("scheduling.scheduling_instruction_annotator")),
         ),
     ),
     HloGroup(

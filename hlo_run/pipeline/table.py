@@ -25,14 +25,14 @@ from hlo_run.pipeline.table_rows import numbered
 _COLLECTIVES = ("fusion", *sorted(COLLECTIVE - ASYNC_START))
 _SIMPLIFY_WITH_LAYOUTS = _pass("simplifiers.algsimp", sees_layouts=True, repeat=True)
 _SIMPLIFY_SCATTERS = HloRow(
-    "scatter_simplifier", _pass("simplifiers.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)
+    "scatter_simplifier", _pass("indexed.scatter_simplifier", sees_layouts=True), for_opcodes=("scatter",)
 )
-_FOLD_BROADCASTS = _pass("library.gemm.cublas_gemm_broadcast_folding_rewriter")
+_FOLD_BROADCASTS = _pass("dots.gemm.cublas_gemm_broadcast_folding_rewriter")
 _FOLD_CONVOLUTIONS = _pass("dots.transpose_folding", dots=False)
 
 # Separate from the other simplifications: passes that move converts and passes that move reshapes undo each other.
 _MOVE_CONVERTS = (
-    HloRow("convert-mover", _pass("simplifiers.convert_mover"), for_opcodes=("convert",)),
+    HloRow("convert-mover", _pass("precision.convert_mover"), for_opcodes=("convert",)),
     HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
 )
 
@@ -43,7 +43,7 @@ def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRo
 
     return HloRow(
         "cublas-pad-for-gemms",
-        _pass("library.gemm.cublas_pad_for_gemms", element_type=element_type, multiple=multiple),
+        _pass("dots.gemm.cublas_pad_for_gemms", element_type=element_type, multiple=multiple),
         for_opcodes=("dot",),
         when=runs,
         shares=True,
@@ -65,11 +65,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "optimization",
         (
-            HloRow("ragged_dot_rewriter", _pass("expanders.ragged_dot_rewriter"), for_opcodes=("ragged-dot",)),
-            HloRow("scaled-dot-rewriter", _pass("expanders.scaled_dot_rewriter"), for_opcodes=("scaled-dot",)),
+            HloRow("ragged_dot_rewriter", _pass("dots.ragged_dot_rewriter"), for_opcodes=("ragged-dot",)),
+            HloRow("scaled-dot-rewriter", _pass("dots.scaled_dot_rewriter"), for_opcodes=("scaled-dot",)),
             HloRow(
                 "batched_gather_scatter_normalizer",
-                _pass("expanders.indexed.batched_gather_scatter_normalizer"),
+                _pass("indexed.batched_gather_scatter_normalizer"),
                 for_opcodes=("gather", "scatter"),
             ),
             HloRow(
@@ -78,76 +78,78 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 for_opcodes=("all-to-all", "while"),
                 when=_has_streams,
             ),
-            HloRow("topk-splitter", _pass("library.topk_splitter"), for_opcodes=("custom-call",)),
-            HloRow("topk-specializer", _pass("library.topk_specializer"), for_opcodes=("custom-call",)),
-            HloRow("topk-decomposer", _pass("expanders.sorts.topk_decomposer"), for_opcodes=("topk", "custom-call"), shares=True),
+            HloRow("topk-splitter", _pass("sorts.topk_splitter"), for_opcodes=("custom-call",)),
+            HloRow("topk-specializer", _pass("sorts.topk_specializer"), for_opcodes=("custom-call",)),
+            HloRow("topk-decomposer", _pass("sorts.topk_decomposer"), for_opcodes=("topk", "custom-call"), shares=True),
             HloRow("dot_dimension_sorter", _pass("dots.dot_dimension_sorter"), for_opcodes=("dot",)),
             HloRow("dot_decomposer", _pass("dots.dot_decomposer"), for_opcodes=("dot",)),
-            HloRow("result_caster", _pass("expanders.result_caster"), for_opcodes=("dot", "convolution")),
-            HloRow("operand_upcaster", _pass("expanders.operand_upcaster"), for_opcodes=("dot", "convolution")),
-            HloRow("operand_converter", _pass("expanders.operand_converter"), for_opcodes=("dot",)),
+            HloRow("result_caster", _pass("precision.result_caster"), for_opcodes=("dot", "convolution")),
+            HloRow("operand_upcaster", _pass("precision.operand_upcaster"), for_opcodes=("dot", "convolution")),
+            HloRow("operand_converter", _pass("precision.operand_converter"), for_opcodes=("dot",)),
             HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
-            HloRow("rng-expander", _pass("expanders.rng_expander"), for_opcodes=("rng",)),
-            HloRow(
-                "rng-bit-generator-expander", _pass("expanders.rng_bit_generator_expander"), for_opcodes=("rng-bit-generator",)
-            ),
-            HloRow("permutation_sort_simplifier", _pass("expanders.sorts.permutation_sort_simplifier"), for_opcodes=("sort",)),
-            HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
-            HloRow("comparison-expander", _pass("expanders.sorts.comparison_expander"), for_opcodes=("compare",)),
+            HloRow("rng-expander", _pass("rng.rng_expander"), for_opcodes=("rng",)),
+            HloRow("rng-bit-generator-expander", _pass("rng.rng_bit_generator_expander"), for_opcodes=("rng-bit-generator",)),
+            HloRow("permutation_sort_simplifier", _pass("sorts.permutation_sort_simplifier"), for_opcodes=("sort",)),
+            HloRow("sort-rewriter", _pass("sorts.sort_rewriter"), for_opcodes=("sort",)),
+            HloRow("comparison-expander", _pass("expanders.comparison_expander"), for_opcodes=("compare",)),
             HloRow(
                 "select_and_scatter_expander",
-                _pass("expanders.indexed.select_and_scatter_expander"),
+                _pass("indexed.select_and_scatter_expander"),
                 for_opcodes=("select-and-scatter",),
             ),
-            HloRow("cholesky_expander", _pass("expanders.linalg.cholesky_expander"), for_opcodes=("cholesky",)),
+            HloRow("cholesky_expander", _pass("linalg.cholesky_expander"), for_opcodes=("cholesky",)),
             HloRow(
                 "scatter_determinism_expander",
-                _pass("expanders.indexed.scatter_determinism_expander"),
+                _pass("indexed.scatter_determinism_expander"),
                 for_opcodes=("scatter",),
                 when=lambda c: c.options.orders_scatters,
             ),
-            HloRow("gpu_scatter_expander", _pass("expanders.indexed.gpu_scatter_expander"), for_opcodes=("scatter",)),
-            HloRow("lu_expander", _pass("expanders.linalg.lu_expander"), for_opcodes=("custom-call",)),
-            HloRow("qr_expander", _pass("expanders.linalg.qr_expander"), for_opcodes=("custom-call",)),
-            HloRow("eigh_expander", _pass("expanders.linalg.eigh_expander"), for_opcodes=("custom-call",)),
+            HloRow("gpu_scatter_expander", _pass("indexed.gpu_scatter_expander"), for_opcodes=("scatter",)),
+            HloRow("lu_expander", _pass("linalg.lu_expander"), for_opcodes=("custom-call",)),
+            HloRow("qr_expander", _pass("linalg.qr_expander"), for_opcodes=("custom-call",)),
+            HloRow("eigh_expander", _pass("linalg.eigh_expander"), for_opcodes=("custom-call",)),
             HloRow(
                 "dynamic-index-splitter",
-                _pass("expanders.indexed.dynamic_index_splitter"),
+                _pass("indexed.dynamic_index_splitter"),
                 for_opcodes=("dynamic-slice", "dynamic-update-slice"),
             ),
-            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
+            HloRow("call-inliner", _pass("control_flow.calls.call_inliner"), for_opcodes=("call",)),
             HloRow(
                 "stochastic_convert_decomposer",
-                _pass("expanders.stochastic_convert_decomposer"),
+                _pass("precision.stochastic_convert_decomposer"),
                 for_opcodes=("stochastic-convert",),
             ),
-            HloRow("convolution_4d_expander", _pass("expanders.convolution_4d_expander"), for_opcodes=("convolution",)),
-            HloRow("convolution-pred-expander", _pass("expanders.convolution_pred_expander"), for_opcodes=("convolution",)),
+            HloRow("convolution_4d_expander", _pass("convolutions.convolution_4d_expander"), for_opcodes=("convolution",)),
+            HloRow("convolution-pred-expander", _pass("convolutions.convolution_pred_expander"), for_opcodes=("convolution",)),
             HloRow(
                 "batchnorm_expander",
                 _pass("expanders.batchnorm_expander"),
                 for_opcodes=("batch-norm-training", "batch-norm-inference", "batch-norm-grad"),
             ),
             HloRow("logistic-expander", _pass("expanders.logistic_expander"), for_opcodes=("logistic",)),
-            HloRow("conditional-canonicalizer", _pass("control_flow.conditional_canonicalizer"), for_opcodes=("conditional",)),
-            HloRow("dynamic-dimension-simplifier", _pass("simplifiers.dynamic_dimension_simplifier")),
-            HloRow("associative-scan-rewriter", _pass("expanders.associative_scan_rewriter"), for_opcodes=("scan",)),
-            HloRow("reduce-window-rewriter", _pass("expanders.reduce_window_rewriter"), for_opcodes=("reduce-window",)),
-            HloRow("reduce-window-resizer", _pass("expanders.reduce_window_resizer"), for_opcodes=("reduce-window",)),
-            HloRow("scan_expander", _pass("expanders.scan_expander"), for_opcodes=("scan",)),
-            HloRow("call-inliner", _pass("control_flow.call_inliner"), for_opcodes=("call",)),
-            HloRow("dynamic_padder", _pass("expanders.dynamic.dynamic_padder")),
-            HloRow("sort-rewriter", _pass("library.sort_rewriter"), for_opcodes=("sort",)),
-            HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",)),
+            HloRow(
+                "conditional-canonicalizer",
+                _pass("control_flow.conditionals.conditional_canonicalizer"),
+                for_opcodes=("conditional",),
+            ),
+            HloRow("dynamic-dimension-simplifier", _pass("dynamic.dynamic_dimension_simplifier")),
+            HloRow("associative-scan-rewriter", _pass("scans.associative_scan_rewriter"), for_opcodes=("scan",)),
+            HloRow("reduce-window-rewriter", _pass("reductions.reduce_window_rewriter"), for_opcodes=("reduce-window",)),
+            HloRow("reduce-window-resizer", _pass("reductions.reduce_window_resizer"), for_opcodes=("reduce-window",)),
+            HloRow("scan_expander", _pass("scans.scan_expander"), for_opcodes=("scan",)),
+            HloRow("call-inliner", _pass("control_flow.calls.call_inliner"), for_opcodes=("call",)),
+            HloRow("dynamic_padder", _pass("dynamic.dynamic_padder")),
+            HloRow("sort-rewriter", _pass("sorts.sort_rewriter"), for_opcodes=("sort",)),
+            HloRow("stable-sort-expander", _pass("sorts.stable_sort_expander"), for_opcodes=("sort",)),
             HloGroup(
                 "simplification",
                 (
                     HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),
-                    HloRow("gather_simplifier", _pass("simplifiers.gather_simplifier"), for_opcodes=("gather",)),
-                    HloRow("gather_expander", _pass("expanders.indexed.gather_expander"), for_opcodes=("gather",)),
-                    HloRow("scatter_simplifier", _pass("simplifiers.scatter_simplifier"), for_opcodes=("scatter",)),
-                    HloRow("scatter_expander", _pass("expanders.indexed.scatter_expander"), for_opcodes=("scatter",)),
-                    HloRow("scatter-slice-simplifier", _pass("simplifiers.scatter_slice_simplifier"), for_opcodes=("scatter",)),
+                    HloRow("gather_simplifier", _pass("indexed.gather_simplifier"), for_opcodes=("gather",)),
+                    HloRow("gather_expander", _pass("indexed.gather_expander"), for_opcodes=("gather",)),
+                    HloRow("scatter_simplifier", _pass("indexed.scatter_simplifier"), for_opcodes=("scatter",)),
+                    HloRow("scatter_expander", _pass("indexed.scatter_expander"), for_opcodes=("scatter",)),
+                    HloRow("scatter-slice-simplifier", _pass("indexed.scatter_slice_simplifier"), for_opcodes=("scatter",)),
                     HloRow(
                         "dot-strength-reduction",
                         _pass("dots.dot_strength_reduction"),
@@ -170,14 +172,14 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                         mixes_layouts=True,
                     ),
                     HloRow("algsimp", _pass("simplifiers.algsimp"), mixes_layouts=True),
-                    HloRow("simplify-sorts", _pass("simplifiers.simplify_sorts"), for_opcodes=("sort",)),
+                    HloRow("simplify-sorts", _pass("sorts.simplify_sorts"), for_opcodes=("sort",)),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
                     HloRow(
                         "while-loop-constant-sinking",
-                        _pass("control_flow.while_loop_constant_sinking"),
+                        _pass("control_flow.loops.while_loop_constant_sinking"),
                         for_opcodes=("while",),
                     ),
-                    HloRow("simplify-while-loops", _pass("control_flow.while_loop_simplifier"), for_opcodes=("while",)),
+                    HloRow("simplify-while-loops", _pass("control_flow.loops.while_loop_simplifier"), for_opcodes=("while",)),
                     HloRow("slice-sinker", _pass("simplifiers.slice_sinker"), for_opcodes=("slice",)),
                     HloRow(
                         "reshape-mover",
@@ -186,7 +188,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                         mixes_layouts=True,
                     ),
                     HloRow("constant_folding", _pass("simplifiers.constant_folding")),
-                    HloRow("simplify-conditional", _pass("control_flow.simplify_conditional"), for_opcodes=("conditional",)),
+                    HloRow(
+                        "simplify-conditional",
+                        _pass("control_flow.conditionals.simplify_conditional"),
+                        for_opcodes=("conditional",),
+                    ),
                     HloRow("transpose-folding", _FOLD_CONVOLUTIONS, for_opcodes=("convolution",), shares=True),
                     HloRow("cse", _pass("simplifiers.hlo_cse")),
                     HloRow("dce", _pass("simplifiers.dce")),
@@ -215,13 +221,13 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
                 when=lambda c: c.target.sm < 80,
                 shares=True,
             ),
-            HloRow("conv-rewriter", _pass("library.conv_rewriter"), for_opcodes=("convolution",)),
-            HloRow("cudnn-fused-convolution-rewriter", _pass("library.cudnn_fused_convolution_rewriter")),
-            HloRow("conv-padding-legalization", _pass("library.conv_padding_legalization"), for_opcodes=("custom-call",)),
-            HloRow("cudnn_pad_for_convolutions", _pass("library.cudnn_pad_for_convolutions"), for_opcodes=("custom-call",)),
+            HloRow("conv-rewriter", _pass("convolutions.conv_rewriter"), for_opcodes=("convolution",)),
+            HloRow("cudnn-fused-convolution-rewriter", _pass("convolutions.cudnn_fused_convolution_rewriter")),
+            HloRow("conv-padding-legalization", _pass("convolutions.conv_padding_legalization"), for_opcodes=("custom-call",)),
+            HloRow("cudnn_pad_for_convolutions", _pass("convolutions.cudnn_pad_for_convolutions"), for_opcodes=("custom-call",)),
             HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
             HloRow("algsimp", _pass("simplifiers.algsimp", repeat=True), mixes_layouts=True),
-            HloRow("cudnn_simplify_padding", _pass("library.cudnn_simplify_padding"), for_opcodes=("pad",)),
+            HloRow("cudnn_simplify_padding", _pass("convolutions.cudnn_simplify_padding"), for_opcodes=("pad",)),
             HloGroup(
                 "reshape_mover_after_conv_canonicalization",
                 (
@@ -242,7 +248,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "layout assignment",
         (
-            HloRow("flatten-call-graph", _pass("control_flow.flatten_call_graph")),
+            HloRow("flatten-call-graph", _pass("control_flow.calls.flatten_call_graph")),
             HloRow("layout-assignment", _pass("layout.layout_assignment"), settles_layouts=True),
             HloRow("sub-byte-size-setter", _pass("layout.sub_byte_size_setter")),
             HloRow("optimize_input_output_buffer_alias", _pass("memory.optimize_input_output_buffer_alias")),
@@ -268,7 +274,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     HloGroup(
         "nvptx post-layout_assignment part 1",
         (
-            HloRow("block-scaling-rewriter", _pass("expanders.block_scaling_rewriter"), for_opcodes=("custom-call",)),
+            HloRow("block-scaling-rewriter", _pass("dots.block_scaling_rewriter"), for_opcodes=("custom-call",)),
             HloRow("dot_dimension_merger", _pass("dots.dot_dimension_merger"), for_opcodes=("dot",)),
         ),
     ),
@@ -280,14 +286,14 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("transpose-folding", _pass("dots.transpose_folding", convolutions=False), for_opcodes=("dot",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("reduce-decomposer", _pass("reductions.reduce_decomposer"), for_opcodes=("reduce",)),
-            HloRow("algorithm-checker", _pass("library.algorithm_checker"), for_opcodes=("dot",)),
-            HloRow("dot_normalizer", _pass("library.dot_normalizer"), for_opcodes=("dot",)),
+            HloRow("algorithm-checker", _pass("dots.algorithm_checker"), for_opcodes=("dot",)),
+            HloRow("dot_normalizer", _pass("dots.dot_normalizer"), for_opcodes=("dot",)),
             _pad_for_gemms("s8", 4),
             _pad_for_gemms("f16", 8),
             _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
-            HloRow("dot-algorithm-rewriter", _pass("library.dot_algorithm_rewriter"), for_opcodes=("dot",)),
-            HloRow("cublas-gemm-rewriter", _pass("library.gemm.cublas_gemm_rewriter")),
+            HloRow("dot-algorithm-rewriter", _pass("dots.dot_algorithm_rewriter"), for_opcodes=("dot",)),
+            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter")),
             HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
@@ -309,12 +315,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("tree-reduction-rewriter", _pass("reductions.tree_reduction_rewriter"), for_opcodes=("reduce",)),
             HloRow(
                 "estimate-cub-sort-scratch-size",
-                _pass("library.estimate_cub_sort_scratch_size"),
+                _pass("sorts.estimate_cub_sort_scratch_size"),
                 for_opcodes=("custom-call",),
             ),
             HloRow(
                 "estimate-cub-scan-scratch-size",
-                _pass("library.estimate_cub_scan_scratch_size"),
+                _pass("scans.estimate_cub_scan_scratch_size"),
                 for_opcodes=("custom-call",),
             ),
         ),
@@ -348,7 +354,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
     ),
     HloGroup(
         "nvptx post-layout_assignment part 2",
-        (HloRow("triangular-solve-rewriter", _pass("library.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
+        (HloRow("triangular-solve-rewriter", _pass("linalg.triangular_solve_rewriter"), for_opcodes=("triangular-solve",)),),
     ),
     HloGroup(
         "dynamic-slice",
@@ -373,7 +379,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             # Ours: the instructions of a fusion inside a fusion are fused like others.
             HloRow("nested-fusion-inliner", _pass("fusion.nested_fusion_inliner"), for_opcodes=("fusion",)),
             HloRow("variadic-op-splitter", _pass("expanders.variadic_op_splitter"), for_opcodes=("concatenate",)),
-            HloRow("sort-iota-fusion", _pass("fusion.sort_iota_fusion")),
+            HloRow("sort-iota-fusion", _pass("sorts.sort_iota_fusion")),
             HloRow("priority-fusion", _pass("fusion.priority_fusion")),
             HloRow("cse", _pass("simplifiers.hlo_cse", sees_layouts=True, in_fusions=True)),
             HloRow("dce", _pass("simplifiers.dce")),
@@ -457,12 +463,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
             GENERAL_REDUCTIONS,
             HloRow("nested-fusion-inliner", _pass("fusion.nested_fusion_inliner"), for_opcodes=("fusion",), required=True),
-            HloRow("custom-fusion-inliner", _pass("library.custom_fusion_inliner"), required=True),
+            HloRow("custom-fusion-inliner", _pass("fusion.custom_fusion_inliner"), required=True),
             # Ours: expands the remaining sorts that no kernel can do in place, also in a module that comes with a schedule.
-            HloRow("stable-sort-expander", _pass("expanders.sorts.stable_sort_expander"), for_opcodes=("sort",), required=True),
-            HloRow(
-                "sub-byte-sort-expander", _pass("expanders.sorts.sub_byte_sort_expander"), for_opcodes=("sort",), required=True
-            ),
+            HloRow("stable-sort-expander", _pass("sorts.stable_sort_expander"), for_opcodes=("sort",), required=True),
+            HloRow("sub-byte-sort-expander", _pass("sorts.sub_byte_sort_expander"), for_opcodes=("sort",), required=True),
             HloRow("fusion-wrapper", _pass("fusion.fusion_wrapper"), required=True),
         ),
     ),

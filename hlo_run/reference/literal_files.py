@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -211,7 +210,7 @@ def _named_type(stored: StoredArray, name: str) -> DType | None:
     """Return the type whose bits the file says that an array holds; None if it names none."""
     if not name:
         return None
-    kind: Any = getattr(ml_dtypes, name, None)
+    kind: object = getattr(ml_dtypes, name, None)
     row = DTYPES.get(name) or (_BY_NUMPY.get(np.dtype(kind)) if isinstance(kind, type) else None)
     if row is None or row.numpy.itemsize != stored.dtype.itemsize:
         raise UsageError(f"{stored.what} is {stored.dtype.name}, which cannot be '{name}'")

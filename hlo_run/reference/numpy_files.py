@@ -161,7 +161,7 @@ def _stored(what: str, open_file: Callable[[], IO[bytes]], size: int) -> StoredA
 def _header(data: bytes) -> tuple[NumpyType, tuple[int, ...], bool]:
     """Return type, dimensions, and whether the first dimension varies fastest. Raises an error of `_DAMAGE`."""
     try:
-        fields: Any = ast.literal_eval(data.decode("latin1").strip())
+        fields: object = ast.literal_eval(data.decode("latin1").strip())
     except (MemoryError, RecursionError):
         raise ValueError("its header is nested too deeply") from None
     if not isinstance(fields, dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from statistics import median
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -108,7 +107,7 @@ def profile_chart(profile: Profile) -> dict[str, object]:
     events = sorted((e for e in profile.events if e.run == profile.runs), key=lambda e: (e.begin, -e.seconds))
     begin = events[0].begin if events else 0.0
     ends: list[float] = []
-    rows: list[list[Any]] = []
+    rows: list[list[object]] = []
     for event in events[:_MOST_EVENTS]:
         # Rounding must not nest an event in the one before it.
         while ends and ends[-1] < event.begin + event.seconds:

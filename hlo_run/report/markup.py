@@ -7,7 +7,6 @@ import html
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hlo_run.errors import escaped
 
@@ -37,13 +36,13 @@ def part(name: str, title: str, body: str) -> str:
     return f'<details class="part" data-part="{text(name)}" open><summary>{text(title)}</summary>\n{body}</details>\n'
 
 
-def packed(name: str, value: Any) -> str:
+def packed(name: str, value: object) -> str:
     """Return plain data for the script, deflated: it is unpacked when it is shown, and cannot contain markup."""
     data = base64.b64encode(zlib.compress(json.dumps(value, separators=(",", ":")).encode(), 6)).decode()
     return f'<script type="text/plain" data-name="{text(name)}">{data}</script>\n'
 
 
-def unpacked(data: str) -> Any:
+def unpacked(data: str) -> object:
     """Return the value of the contents of a `packed` element."""
     return json.loads(zlib.decompress(base64.b64decode(data)))
 

@@ -1,4 +1,4 @@
-"""Writes the memory space of values into their layouts: `f32[4]{0:S(1)}`. XLA's `AssignColors`."""
+"""Writes the memory space of values into their layouts: `f32[4]{0:S(7)}`. XLA's `AssignColors`."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from hlo_run.tools.read import read
 
 def _expanders() -> dict[str, HloPass]:
     from hlo_run.hlo_passes.expanders.batchnorm_expander import BatchNormExpander
-    from hlo_run.hlo_passes.expanders.linalg.cholesky_expander import CholeskyExpander
-    from hlo_run.hlo_passes.expanders.rng_bit_generator_expander import RngBitGeneratorExpander
-    from hlo_run.hlo_passes.expanders.rng_expander import RngExpander
+    from hlo_run.hlo_passes.linalg.cholesky_expander import CholeskyExpander
+    from hlo_run.hlo_passes.rng.rng_bit_generator_expander import RngBitGeneratorExpander
+    from hlo_run.hlo_passes.rng.rng_expander import RngExpander
 
     return {
         "batch_norm_expander": BatchNormExpander(),

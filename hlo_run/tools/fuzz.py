@@ -32,11 +32,14 @@ _HELP = f"""Check random modules, and group and reduce what fails.
 
 \b
 Examples:
-  hlo-fuzz                             1000 modules
-  hlo-fuzz --time=600 --keep=DIR       ten minutes; failures are reduced and written to DIR
-  hlo-fuzz --seed=7 --count=1          one module again
-  hlo-fuzz --against=xla-cpu DIR       mutate the modules in DIR, and compare with real XLA:CPU
-  hlo-fuzz --against=shardings         divide modules between 4 or 8 devices, and compare with one device
+  hlo-fuzz                        1000 modules
+  hlo-fuzz --time=600 --keep=DIR  ten minutes; failures go
+                                  to DIR, reduced
+  hlo-fuzz --seed=7 --count=1     one module again
+  hlo-fuzz --against=xla-cpu DIR  mutate the modules in DIR,
+                                  compare with XLA:CPU
+  hlo-fuzz --against=shardings    divide modules between 4
+                                  or 8 devices
 
 Without MODULES a generator makes one module per seed. MODULES (files or directories) are mutated to other valid modules; one
 seed in four is still the generator's. --against takes a list with commas of

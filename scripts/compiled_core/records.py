@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 # What a compiled record inherits: text, pickling and copies.
 BASE = "hlo_run.records.native"
-_OPTIONS = {"frozen", "eq"}
+_OPTIONS = {"frozen", "eq", "cache_hash"}
 
 
 class NotCompilable(Exception):
@@ -37,6 +37,7 @@ class _Field:
 class _Options:
     frozen: bool
     eq: bool
+    cache_hash: bool
 
 
 def rewrite(text: str, where: str) -> str:
@@ -112,7 +113,7 @@ def _options(node: ast.ClassDef, where: str) -> _Options:
         if keyword.arg not in _OPTIONS or not isinstance(keyword.value, ast.Constant):
             raise NotCompilable(f"{where}:{node.lineno}: struct {node.name} has the option {keyword.arg}")
         given[keyword.arg] = bool(keyword.value.value)
-    return _Options(given.get("frozen", False), given.get("eq", True))
+    return _Options(given.get("frozen", False), given.get("eq", True), given.get("cache_hash", False))
 
 
 def _fields(node: ast.ClassDef, where: str) -> list[_Field]:
@@ -167,13 +168,19 @@ def _methods(node: ast.ClassDef, fields: list[_Field], options: _Options) -> Ite
         given = "".join(f", {f.name}: {_parameter(f)}" for f in fields)
         # Parentheses keep a lambda or a conditional apart from what follows.
         sets = [f"self.{f.name}: {f.type} = {f.value}" for f in fields]
-        after = ["self.__post_init__()"] if "__post_init__" in own else []
+        after = ["self._hash: int = 0"] if options.cache_hash else []
+        after += ["self.__post_init__()"] if "__post_init__" in own else []
         yield f"def __init__(self{given}) -> None: {'; '.join([*sets, *after]) or 'pass'}"
     if options.eq and "__eq__" not in own:
         same = "".join(f" and self.{f.name} == other.{f.name}" for f in fields)
         yield f"def __eq__(self, other: object) -> bool: return self is other or (isinstance(other, {node.name}){same})"
         if options.frozen and "__hash__" not in own:
-            yield f"def __hash__(self) -> int: return hash(({''.join(f'self.{f.name}, ' for f in fields)}))"
+            made = f"hash(({''.join(f'self.{f.name}, ' for f in fields)}))"
+            if options.cache_hash:
+                # Without its last bits it is an int that mypyc needs no object for.
+                yield f"def __hash__(self) -> int: self._hash = self._hash or {made} >> 2; return self._hash"
+            else:
+                yield f"def __hash__(self) -> int: return {made}"
     changed = ", ".join(f"changes.pop({f.name!r}, self.{f.name})" for f in fields)
     yield f"def copied_with(self, changes: 'dict[str, _Any]') -> '{node.name}': return {node.name}({changed})"
 

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 import hlo_run
-from hlo_run.artifact import KernelThunk, Thunk, WhileThunk, nested_sequences
+from hlo_run.artifact import Executable, KernelThunk, Thunk, WhileThunk, nested_sequences
+from hlo_run.backends.grid import run_on_grid
+from hlo_run.backends.host.backend import HostBackend
 from hlo_run.commands.run import run
 from hlo_run.commands.task import Task
 from hlo_run.errors import DeviceError, HloRunError, KernelMismatch, Mismatch
+from hlo_run.execution.arguments import MODULE_SEED, Arguments
 from hlo_run.execution.console import FilePosition, SilentConsole
 from hlo_run.execution.results import FileResult
+from hlo_run.hlo.feeds import NO_FEEDS
 from hlo_run.hlo.printer import FULL, module_to_string
+from hlo_run.hlo.values.literal import Literal
 from hlo_run.hlo.wrap import wrap_bare_module
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pipeline.compile import compile_module, planned_buffers
 from hlo_run.records import replace
+from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.target import preset
-from mutation.alone import Alone, types_of
+from mutation.alone import ROUNDINGS_OF_MODULE, Alone, Bytes, difference, types_of
 from mutation.faults import KINDS, Fault, faults
 from mutation.stores import Array
 
@@ -31,14 +40,17 @@ FOUND, MISSED, EQUIVALENT, STOPPED, INVALID = "found", "missed", "equivalent", "
 END_TO_END, ALONE = "end to end", "alone"
 # Places of a kind that are tried in a kernel until one is neither equivalent nor stopped.
 _TRIES = 3
+# Of the arguments on which a fault that the module's comparison missed may show.
+_OTHER_SEEDS = (1001, 1002)
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of one fault of one kernel.
 
-    `lines` are the lines of the verdict that found it. `units` is how much the kernel's result changes alone, as in `Change`.
-    `ptx` is that of a missed one.
+    `lines` are the lines of the verdict that found it. `units` is how much the kernel's result changes alone, as in `Change`,
+    `of_result` how much the module's result changes on other arguments, if its comparison missed the fault. `ptx` is that of a
+    missed one.
     """
 
     file: str
@@ -50,14 +62,16 @@ class Outcome:
     units: float = 0.0
     detail: str = ""
     ptx: str = ""
+    of_result: float = math.inf
 
     def row(self) -> str:
         """Return the outcome as tab-separated values."""
-        cells = (self.file, self.kernel, self.kind, self.verdict, self.lines, f"{self.units:.3g}", self.place, self.detail)
+        sizes = f"{self.units:.3g}", f"{self.of_result:.3g}"
+        cells = (self.file, self.kernel, self.kind, self.verdict, self.lines, *sizes, self.place, self.detail)
         return "\t".join(" ".join(cell.split()) for cell in cells)
 
 
-HEADINGS = "file\tkernel\tkind\tverdict\tfound by\tunits\tplace\tmessage"
+HEADINGS = "file\tkernel\tkind\tverdict\tfound by\tunits\tof result\tplace\tmessage"
 
 
 class Subject:
@@ -72,6 +86,9 @@ class Subject:
         text = module_to_string(self.optimized, FULL)  # by which a run checks its kernels
         self.executable = replace(executable, thunks=without_sorts(executable.thunks), module_text=text)
         self._buffers = planned_buffers(options.compile, self.optimized)
+        self._sets: list[list[Literal]] = []
+        self._right: list[list[Bytes]] = []
+        self._grid: DeviceGrid | None = None
 
     def launches(self) -> dict[str, KernelThunk]:
         """Return the first launch of each kernel that a run may launch."""
@@ -100,11 +117,45 @@ class Subject:
             lines = f"{lines}, {others}" if again == FOUND else lines
         return verdict, lines, message
 
-    def _verdict(self, options: Options, kernel: str, ptx: str) -> tuple[str, str, str]:
+    def change_of_result(self, kernel: str, ptx: str) -> float:
+        """Return how much a fault changes the module's result on ten sets of arguments with other seeds, as `Change.units`.
+
+        Half of them are drawn as a run draws them, half as its later tries. Infinite if a run stops.
+        """
+        if self._grid is None:
+            for seed in _OTHER_SEEDS:
+                options = dataclasses.replace(self.options, seed=seed)
+                source = Arguments(options, self.module, (), FilePosition(0, 1))
+                self._sets += [source.next(1)[0], *(values for values, _ in source.others(1))]
+                self._grid = source.grid
+            self._right = [self._result(values, "", "") for values in self._sets]
+        types = [leaf.element_type for _, leaf in self.module.entry.root.shape.leaves() if leaf.is_array]
+        most = 0.0
+        for values, right in zip(self._sets, self._right, strict=True):
+            try:
+                found = self._result(values, kernel, ptx)
+            except HloRunError:
+                return math.inf
+            most = max(most, *map(difference, types, right, found))
+            if most > ROUNDINGS_OF_MODULE:
+                break
+        return most
+
+    def _result(self, values: list[Literal], kernel: str, ptx: str) -> list[Bytes]:
+        """Return the bytes of each array of the result."""
+        assert self._grid is not None, "the caller has made the arguments"
+        backend = HostBackend((), self.options.timeout)
+        return _bytes(run_on_grid(backend, self._changed(kernel, ptx), values, self._grid, MODULE_SEED, NO_FEEDS))
+
+    def _changed(self, kernel: str, ptx: str) -> Executable:
+        """Return the executable with the PTX of a kernel replaced."""
         kernels = tuple(replace(k, ptx=ptx) if k.name == kernel else k for k in self.executable.kernels)
+        return replace(self.executable, kernels=kernels)
+
+    def _verdict(self, options: Options, kernel: str, ptx: str) -> tuple[str, str, str]:
         result = FileResult(self.file, self.module.name, reference="Interpreter")
         task = Task.of(options, FilePosition(0, 1), result, SilentConsole(), lambda choose: choose(()))
-        task.executable = replace(self.executable, kernels=kernels)
+        task.executable = self._changed(kernel, ptx)
         try:
             run(task, self.module)
         except Mismatch as error:
@@ -169,4 +220,13 @@ def _outcome(subject: Subject, alone: Alone, name: str, fault: Fault) -> Outcome
     if not change.units:
         return made(EQUIVALENT)
     found = made(*subject.verdict(name, fault.ptx))
+    if found.verdict in (FOUND, MISSED) and END_TO_END not in found.lines:
+        found = dataclasses.replace(found, of_result=subject.change_of_result(name, fault.ptx))
     return dataclasses.replace(found, ptx=fault.ptx) if found.verdict == MISSED else found
+
+
+def _bytes(result: Literal) -> list[Bytes]:
+    """Return the bytes of each array of a result, in order."""
+    if isinstance(result, tuple):
+        return [part for each in result for part in _bytes(each)]
+    return [np.ascontiguousarray(result).reshape(-1).view(np.uint8)]

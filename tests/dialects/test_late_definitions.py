@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -77,3 +79,14 @@ def test_operations_of_other_packages_are_defined_at_once() -> None:
         class Wrong(IRDLOperation):  # pyright: ignore[reportUnusedClass] - its definition fails
             name = "test.wrong"
             number = 3
+
+
+@pytest.mark.parametrize("module", ["hlo_run.pipeline.kernels", "hlo_run.pipeline.gpu_modules"])
+def test_the_builtin_dialect_is_late_if_the_compiler_of_kernels_is_imported_first(module: str) -> None:
+    program = f"""
+import {module}
+from xdsl.dialects.builtin import UnrealizedConversionCastOp
+print(vars(UnrealizedConversionCastOp)["get_irdl_definition"].__func__.__module__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.stdout.strip() == "hlo_run.dialects.late_definitions", done.stderr

@@ -6,12 +6,12 @@ from typing import Any
 
 import hlo_run
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.expanders.indexed.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
+from hlo_run.hlo_passes.dots.gemm.cublas_gemm_rewriter import CublasGemmRewriter
 from hlo_run.hlo_passes.fusion.multi_output_fusion import MultiOutputFusion
-from hlo_run.hlo_passes.library.gemm.cublas_gemm_rewriter import CublasGemmRewriter
+from hlo_run.hlo_passes.indexed.batched_gather_scatter_normalizer import BatchedGatherScatterNormalizer
+from hlo_run.hlo_passes.indexed.scatter_simplifier import ScatterSimplifier
 from hlo_run.hlo_passes.reductions.reduction_degenerate_dim_remover import ReductionDegenerateDimRemover
 from hlo_run.hlo_passes.simplifiers.algsimp import AlgebraicSimplifier
-from hlo_run.hlo_passes.simplifiers.scatter_simplifier import ScatterSimplifier
 from hlo_run.options import Options
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.target import DEFAULT_TARGET, preset

@@ -282,8 +282,8 @@ def test_a_fault_in_a_kernel_that_updates_its_operand_in_a_loop(engine: str, con
     right = judged(loop, arguments, engine=engine)
     assert {outcome.verdict for outcome in right.values()} == {"agrees"}
     assert right["updated"].unit.in_place
-    assert 5 <= right["updated"].runs <= 8, "and four times on operands of its own"
-    assert judged(loop, arguments, checks_all=True, engine=engine)["updated"].runs == 5 + 4
+    assert 8 <= right["updated"].runs <= 11, "and seven times on operands of its own"
+    assert judged(loop, arguments, checks_all=True, engine=engine)["updated"].runs == 5 + 7
     wrong = judged(loop, arguments, subtracting, engine=engine)
     assert [name for name, outcome in wrong.items() if outcome.differs] == ["updated"]
 

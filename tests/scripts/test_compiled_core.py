@@ -38,6 +38,11 @@ class Pair(Struct, frozen=True):
         return self.left + self.right
 
 
+class Spot(Struct, frozen=True, cache_hash=True):
+    row: int
+    column: int = 0
+
+
 class Basket(Struct, eq=False):
     things: list[int] = field(default_factory=list[int])
     by_name: dict[str, int] = {}
@@ -93,6 +98,9 @@ def test_a_record_behaves_alike_as_a_struct_and_as_a_class(forms: Any) -> None:
     assert changed == forms.Pair(5)
     assert pickle.loads(pickle.dumps(pair)) == pair
     assert copy.copy(pair) == pair
+    spot = forms.Spot(1, 2)
+    assert hash(spot) == hash(spot) == hash(forms.Spot(1, 2))
+    assert spot == forms.Spot(1, 2)
     assert field_types(forms.Pair) == {"left": "int", "right": "int", "name": "str"}
 
 

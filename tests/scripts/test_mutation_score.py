@@ -121,6 +121,26 @@ def test_a_fault_that_changes_no_number_of_the_kernel_is_equivalent(scripts: Any
     assert outcome.verdict == subject.EQUIVALENT
 
 
+def test_a_fault_that_the_result_undoes_is_hidden(scripts: Any, tmp_path: Path) -> None:
+    subject: Any = scripts("mutation.subject")
+    file = tmp_path / "square.hlo"
+    file.write_text(
+        """HloModule square
+        ENTRY e {
+          p = f32[8,8] parameter(0)
+          x = f32[8,8] exponential(p)
+          ROOT r = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+        }"""
+    )
+    hidden, shown = subject.outcomes(file, OPTIONS, 1, 2, 1, ("negate", "zero"))
+    if hidden.kind == "zero":
+        hidden, shown = shown, hidden
+    assert (hidden.lines, hidden.of_result) == (subject.ALONE, 0)
+    assert (shown.lines, shown.of_result) == (f"{subject.ALONE}, {subject.END_TO_END}", math.inf)
+    table: str = scripts("mutation_score").table([hidden, shown])
+    assert "| all | 2 | 100.0 % | 100.0 % | 50.0 % | 100.0 % | 0 | 0 | 1 | 0 | 0 | 0 |" in table
+
+
 def test_a_kernel_that_stops_alone_counts_apart(scripts: Any, tmp_path: Path) -> None:
     subject: Any = scripts("mutation.subject")
     file = tmp_path / "guard.hlo"
@@ -207,4 +227,4 @@ def test_the_table_counts_apart_what_is_equivalent_or_stops(scripts: Any) -> Non
     verdicts = [subject.FOUND] * 3 + [subject.MISSED, subject.EQUIVALENT, subject.STOPPED]
     made = [subject.Outcome("m", "k", "scale", "all stores", v, "end to end" * (v == subject.FOUND), 9.0) for v in verdicts]
     assert score.score(made) == 0.75
-    assert score.table(made).splitlines()[-1] == "| all | 4 | 75.0 % | 0.0 % | 75.0 % | 1 | 0 | 1 | 1 | 0 |"
+    assert score.table(made).splitlines()[-1] == "| all | 4 | 75.0 % | 0.0 % | 75.0 % | 75.0 % | 1 | 0 | 0 | 1 | 1 | 0 |"

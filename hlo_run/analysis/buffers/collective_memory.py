@@ -12,7 +12,7 @@ from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import ASYNC, COLLECTIVE, DONE_OF
 from hlo_run.hlo.values.backend_config import config_of
 
-COLLECTIVE_SPACE = 1
+COLLECTIVE_SPACE = 7
 """The memory space of these buffers."""
 _DONES: frozenset[Opcode] = frozenset(done for start, done in DONE_OF.items() if start in COLLECTIVE)
 EXCHANGES: list[Opcode] = sorted((COLLECTIVE | _DONES) - opcode_set("collective-broadcast"))

@@ -84,7 +84,7 @@ def _work(instruction: HloInstruction, cost: Mapping[str, float]) -> Work:
 
 
 def _kind(instruction: HloInstruction) -> str:
-    return str(instruction.attrs.get("custom_call_target", instruction.opcode))
+    return instruction.custom_call_target or instruction.opcode
 
 
 def _words(shape: Shape) -> str:

@@ -30,7 +30,7 @@ class NodeCost:
     """The cost of a node. `ir_size` counts how often ops are emitted, `operand_ir_size` how often an operand would be.
 
     For fusions only: `root` is the place where the result is computed. `places` has the places where an operand is read,
-    `place_uses` and `place_sizes` how often they are used and emitted.
+    `place_uses` and `place_sizes` how often they are used and emitted. `whole` is the known `whole_ir_size`, or 0.
     """
 
     __slots__ = (
@@ -43,10 +43,12 @@ class NodeCost:
         "places",
         "root",
         "utilization",
+        "whole",
     )
 
     def __init__(self) -> None:
         self.flops = 0.0
+        self.whole = 0
         self.ir_size = 1
         self.bytes_written = 0
         self.bytes_read: dict[Node, int] = {}
@@ -59,17 +61,16 @@ class NodeCost:
     def operand_ir_size(self, operand: Node) -> int:
         """Return how often the operand would be emitted; 1 if the node is not a fusion."""
         places = self.places.get(operand)
-        if places is None:
-            return 1
-        sizes = self.place_sizes
-        if len(places) == 1:
-            (place,) = places
-            return sizes[place]
-        return sum([sizes[place] for place in places])
+        return 1 if places is None else _times_emitted(self.place_sizes, places)
 
     def whole_ir_size(self) -> int:
         """Return how often ops are emitted, with the reads of a fusion's operands, which are parameters inside of it."""
-        return self.ir_size + sum(map(self.operand_ir_size, self.places))
+        if not self.whole:
+            size = self.ir_size
+            for places in self.places.values():
+                size += _times_emitted(self.place_sizes, places)
+            self.whole = size
+        return self.whole
 
     def common_utilization(self, one: Node, two: Node) -> float:
         """Return how often two operands of a fusion are read at the same index."""
@@ -129,6 +130,7 @@ class CostAnalysis:
         cost = self.of(consumer)
         if not consumer.is_fusion:
             cost = self._costs[consumer] = self._fusion(consumer)
+        cost.whole = 0
         places = cost.places.pop(producer)
         if producer in places:
             del places[producer]
@@ -251,6 +253,14 @@ def _total(amounts: Mapping[object, _Amount], places: dict[object, None]) -> _Am
         (place,) = places
         return amounts[place]
     return sum([amounts[place] for place in places])
+
+
+def _times_emitted(sizes: dict[object, int], places: dict[object, None]) -> int:
+    """Return how often an operand that is read at some places is emitted. Most often it is one place."""
+    if len(places) == 1:
+        for place in places:
+            return sizes[place]
+    return sum([sizes[place] for place in places])
 
 
 def _f32(value: float) -> float:

@@ -9,7 +9,6 @@ XLA's `InstructionFusion::ShouldFuseInPlaceOp`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.elementwise import is_elementwise
@@ -92,7 +91,7 @@ def _judge_slices(reader: Op, producer: Node, consumer: Node) -> Decision:
     return YES
 
 
-def _start(operand: Operand) -> Any:
+def _start(operand: Operand) -> object:
     """Return the identity of a start index: the value of a constant, or the op that computes it."""
     if operand.instruction.opcode == "constant" and operand.instruction.shape.is_array:
         return int(operand.instruction.constant_array.flat[0])

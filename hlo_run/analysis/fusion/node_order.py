@@ -11,19 +11,25 @@ from hlo_run.hlo.fusion_graph import Node
 
 
 class NodeOrder:
-    """A topological order of the nodes. A fusion of joined nodes needs no position, but its operands have one."""
+    """A topological order of the nodes. A fusion of joined nodes needs no position, but its operands have one.
+
+    The nodes hold their position, and the number of the walk that found them last. So a node is in one order at a time.
+    """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._order = list(nodes)
-        self._place = {node: place for place, node in enumerate(self._order)}
+        self._walk = 0
+        for place, node in enumerate(self._order):
+            node.place, node.mark = place, 0
 
     def connected(self, node: Node, others: Iterable[Node]) -> set[Node]:
         """Return the members of `others` that depend on `node`, or on which it depends."""
         wanted = {other for other in others if other is not node}
-        places = [self._place[other] for other in wanted]
-        above = self._needing(node, max(places, default=-1))
-        below = self._needed(node, min(places, default=len(self._order)))
-        return wanted & (above | below)
+        places = [other.place for other in wanted]
+        self._mark_needing(node, max(places, default=-1))
+        found = {other for other in wanted if other.mark == self._walk}
+        self._mark_needed(node, min(places, default=len(self._order)))
+        return found | {other for other in wanted if other.mark == self._walk}
 
     def reaches_operand(self, producer: Node, consumer: Node) -> bool:
         """True if an operand of `consumer` other than `producer` depends on `producer`."""
@@ -31,67 +37,52 @@ class NodeOrder:
 
     def join(self, gone: Node, kept: Node) -> None:
         """Merge `gone` into `kept`. Call it before the graph does."""
-        low, high = sorted((self._place[gone], self._place[kept]))
-        last = self._order[high]
-        needing = self._needing(self._order[low], self._place[last])
-        window = self._order[low : high + 1]
-        before = [node for node in window if node not in needing and node not in (gone, kept)]
-        after = [node for node in window if node in needing and node not in (gone, kept)]
+        low, high = sorted((gone.place, kept.place))
+        self._mark_needing(self._order[low], high)
+        window = [node for node in self._order[low : high + 1] if node is not gone and node is not kept]
+        before = [node for node in window if node.mark != self._walk]
+        after = [node for node in window if node.mark == self._walk]
         # The position of `gone` remains and represents `kept`.
         for place, node in enumerate([*before, gone, kept, *after], low):
             self._order[place] = node
-            self._place[node] = place
+            node.place = place
 
     def _reaches(self, start: Node, targets: Iterable[Node]) -> bool:
         ends = {self._placed(target) for target in targets}
         ends.discard(None)
-        limit = max((self._place[end] for end in ends if end is not None), default=-1)
-        queue, seen = [start], {start}
-        for node in queue:
-            for user in self._users(node):
-                if user in ends:
-                    return True
-                if user not in seen and self._place[user] < limit:
-                    seen.add(user)
-                    queue.append(user)
-        return False
+        limit = max((end.place for end in ends if end is not None), default=-1)
+        self._mark_needing(start, limit)
+        return any(end is not None and end is not start and end.mark == self._walk for end in ends)
 
-    def _needing(self, start: Node, limit: int) -> set[Node]:
-        """Return the nodes up to position `limit` that depend on `start`."""
-        found = {start}
+    def _mark_needing(self, start: Node, limit: int) -> None:
+        """Mark the nodes up to position `limit` that depend on `start`, and `start`."""
+        self._walk += 1
+        walk = self._walk
+        start.mark = walk
         queue = [start]
         for node in queue:
-            for user in self._users(node):
-                if user not in found and self._place[user] <= limit:
-                    found.add(user)
+            for user in node.users.members:
+                # Extracted results have no position, -1, and are looked through.
+                if user.mark != walk and user.place <= limit:
+                    user.mark = walk
                     queue.append(user)
-        return found
 
-    def _needed(self, start: Node, limit: int) -> set[Node]:
-        """Return the nodes from position `limit` on that `start` depends on."""
-        found = {start}
+    def _mark_needed(self, start: Node, limit: int) -> None:
+        """Mark the nodes from position `limit` on that `start` depends on, and `start`."""
+        self._walk += 1
+        walk = self._walk
+        start.mark = walk
         queue = [start]
         for node in queue:
-            for operand in map(self._placed, node.operands):
-                if operand is not None and operand not in found and self._place[operand] >= limit:
-                    found.add(operand)
+            for operand in node.operands:
+                if operand.mark != walk and (operand.place >= limit or operand.place < 0):
+                    operand.mark = walk
                     queue.append(operand)
-        return found
 
     def _placed(self, node: Node) -> Node | None:
         """Return the node itself, or the fusion whose result it extracts."""
-        while node not in self._place:
+        while node.place < 0:
             if not node.operands:
                 return None
             node = node.operands[0]
         return node
-
-    def _users(self, node: Node) -> Iterable[Node]:
-        """Yield the users that have a position, looking through those that have none."""
-        waiting = list(node.users)
-        while waiting:
-            user = waiting.pop()
-            if user in self._place:
-                yield user
-            else:
-                waiting += user.users

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from hlo_run.analysis.buffers.schedulers import followers
 from hlo_run.analysis.latency.async_kinds import is_collective_done, is_collective_start, is_sync
+from hlo_run.analysis.latency.memory_schedulers import followers
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE, TRANSFER
 
@@ -17,7 +17,7 @@ _Hlos = Iterable[HloInstruction]
 
 def early_and_late(computation: HloComputation, order: list[HloInstruction]) -> list[HloInstruction]:
     """Return the changed order of a computation."""
-    if not any(i.opcode in ASYNC_START or i.attrs.get("schedule") for i in order):
+    if not any(i.opcode in ASYNC_START or i.schedule for i in order):
         return order
     after = followers(computation)
 
@@ -75,16 +75,12 @@ def _is_done(instruction: HloInstruction) -> bool:
 
 
 def _is_early(instruction: HloInstruction) -> bool:
-    if instruction.opcode == "async-start":
-        return True
-    if instruction.opcode in COLLECTIVE & ASYNC_START:
+    if instruction.opcode == "async-start" or instruction.opcode in COLLECTIVE & ASYNC_START:
         return not is_sync(instruction)
-    return instruction.opcode == "custom-call" and instruction.attrs.get("schedule") == "SCHEDULE_EARLIEST"
+    return instruction.opcode == "custom-call" and instruction.schedule == "SCHEDULE_EARLIEST"
 
 
 def _is_late(instruction: HloInstruction) -> bool:
-    if instruction.opcode == "async-done":
-        return True
-    if is_collective_done(instruction):
+    if instruction.opcode == "async-done" or is_collective_done(instruction):
         return not is_sync(instruction.operands[0])
-    return instruction.opcode == "custom-call" and instruction.attrs.get("schedule") == "SCHEDULE_LATEST"
+    return instruction.opcode == "custom-call" and instruction.schedule == "SCHEDULE_LATEST"

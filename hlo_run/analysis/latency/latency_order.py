@@ -16,6 +16,8 @@ from hlo_run.analysis.latency.scheduling_groups import NO_GROUP
 from hlo_run.errors import InternalError
 from hlo_run.hlo.graph import HloInstruction
 
+_HOST = 5  # the space of the host's memory in layouts
+
 _Choice = bool | None
 _Rule = Callable[["_Scheduler", ScheduleNode, ScheduleNode], _Choice]
 
@@ -210,7 +212,7 @@ def _early_start(state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _C
 
 
 def _host_update(state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice:
-    """Delay the start of an asynchronous update in place, which XLA uses to move arrays to the host."""
+    """Delay the start of an asynchronous update of an array in the host's memory."""
     if state.starts_early and (one.occupies or best.occupies):
         return None
     return _more(not _updates(one), not _updates(best))
@@ -220,7 +222,8 @@ def _updates(node: ScheduleNode) -> bool:
     if node.instruction.opcode != "async-start":
         return False
     wrapped = node.instruction.called_computations[0].root
-    if wrapped.opcode != "fusion":
+    layout = wrapped.shape.layout if wrapped.shape.is_array else None
+    if wrapped.opcode != "fusion" or layout is None or layout.memory_space != _HOST:
         return False
     return any(inner.opcode == "dynamic-update-slice" for inner in wrapped.fused_computation.instructions)
 

@@ -11,9 +11,9 @@ from hlo_run.analysis.buffers.alias_analysis import analyze_aliases
 from hlo_run.analysis.buffers.buffer_sharing import BufferSharing
 from hlo_run.analysis.buffers.dataflow import Dataflow, analyze_dataflow
 from hlo_run.analysis.buffers.heap_simulator import peak_bytes
-from hlo_run.analysis.buffers.schedulers import dfs_order, list_order
 from hlo_run.analysis.computation_order import computation_post_order
 from hlo_run.analysis.latency.early_and_late import early_and_late
+from hlo_run.analysis.latency.memory_schedulers import dfs_order, list_order
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 
 Orders = dict[HloComputation, list[HloInstruction]]

@@ -91,7 +91,7 @@ class SpeedOfLight:
     def product(self, instruction: HloInstruction) -> float | None:
         """Return the time of a product of matrices; None for other instructions."""
         if instruction.opcode == "dot":
-            numbers: dict[str, Any] = {
+            numbers: dict[str, object] = {
                 "lhs_contracting_dimensions": instruction.lhs_contracting_dims,
                 "rhs_contracting_dimensions": instruction.rhs_contracting_dims,
                 "lhs_batch_dimensions": instruction.lhs_batch_dims,

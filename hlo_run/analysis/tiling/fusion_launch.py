@@ -181,7 +181,7 @@ class KernelPlanner:
                 break
         else:
             return _LOOP, roots, heroes
-        key = (*(root.instruction for root in roots), *(hero.instruction for hero in heroes))
+        key = tuple([op.instruction for ops in (roots, heroes) for op in ops])
         found = self._kinds.get(key)
         if found is None:
             found = self._kinds[key] = choose_emitter_kind(key[: len(roots)], key[len(roots) :])

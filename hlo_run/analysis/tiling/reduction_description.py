@@ -28,6 +28,8 @@ _COMBINED_WITH_ITSELF: dict[Opcode, Callable[[Array], Array]] = {
     "multiply": lambda init: init * init,
     "xor": lambda init: init ^ init,
 }
+# What `init_may_repeat` found for the opcode of a reducer and the type and bytes of an init value.
+_MAY_REPEAT: dict[tuple[Opcode, object, bytes], bool] = {}
 # The largest sizes at which one block computes an output.
 MAX_ROW_SIZE = 1024 * 16
 MAX_ROW_BATCHES = 8
@@ -119,13 +121,18 @@ def init_may_repeat(instruction: HloInstruction) -> bool:
     """False for a constant init value that changes the result each time it is added. XLA does not test this and miscompiles."""
     init, reducer = instruction.operands[-1], instruction.to_apply.root
     combine = _COMBINED_WITH_ITSELF.get(reducer.opcode)
-    of_parameters = all(operand.opcode == "parameter" for operand in reducer.operands)
-    if len(instruction.operands) != 2 or init.opcode != "constant" or combine is None or not of_parameters:
+    if len(instruction.operands) != 2 or init.opcode != "constant" or combine is None:
+        return True
+    if any(operand.opcode != "parameter" for operand in reducer.operands):
         return True
     value = init.constant_array
-    with np.errstate(all="ignore"):
-        twice = combine(value)
-    return bool(twice == value) or bool(value != value)  # a NaN stays one
+    key = reducer.opcode, value.dtype, value.tobytes()
+    known = _MAY_REPEAT.get(key)
+    if known is None:
+        with np.errstate(all="ignore"):
+            twice = combine(value)
+        known = _MAY_REPEAT[key] = bool(twice == value) or bool(value != value)  # a NaN stays one
+    return known
 
 
 def describe_reduction(instruction: HloInstruction) -> ReductionDescription | Decision:

@@ -348,7 +348,7 @@ class CustomCallStep(Leaf):
             store(spec, self._machine.read(spec.slice), array)
             self._machine.mark_written(spec.slice)
 
-    def _array(self, tree: ArrayTree) -> Any:
+    def _array(self, tree: ArrayTree) -> object:
         if isinstance(tree, ArraySpec):
             array = view(tree, self._machine.read(tree.slice)).copy()
             return array

@@ -50,7 +50,7 @@ def product(left: Array, right: Array, out: Array) -> Callable[[], object]:
 
 
 def _multiply_piece(left: Array, right: Array, out: Array, axis: int, piece: slice) -> None:
-    where: tuple[Any, ...] = (..., piece, *(slice(None),) * (-axis - 1))
+    where: tuple[object, ...] = (..., piece, *(slice(None),) * (-axis - 1))
     one = left if axis == -1 or left.shape[axis] == 1 else left[where]
     two = right if axis == -2 or right.shape[axis] == 1 else right[where]
     with np.errstate(all="ignore"):  # numpy keeps this setting per thread

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 from hlo_run.artifact import (
     ALL_REDUCES,
@@ -124,11 +124,11 @@ def _arrays(thunk: Thunk) -> Iterator[ArraySpec]:
             pass
 
 
-def _leaves(value: Any) -> Iterator[ArraySpec]:
+def _leaves(value: object) -> Iterator[ArraySpec]:
     if isinstance(value, ArraySpec):
         yield value
     elif isinstance(value, tuple):
-        for part in cast("tuple[Any, ...]", value):
+        for part in cast("tuple[object, ...]", value):
             yield from _leaves(part)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from hlo_run.errors import DeviceError
 from hlo_run.hlo.values.dtype import DTYPES
 
 
-def checked_leaves(thunk: CustomCallThunk, result: Any) -> Iterator[tuple[ArraySpec, Array]]:
+def checked_leaves(thunk: CustomCallThunk, result: object) -> Iterator[tuple[ArraySpec, Array]]:
     """Yield (spec, array) for each array of the result. Raises DeviceError for a wrong number, type or shape."""
     return _leaves(thunk, thunk.result, result)
 
 
-def _leaves(thunk: CustomCallThunk, tree: ArrayTree, value: Any) -> Iterator[tuple[ArraySpec, Array]]:
+def _leaves(thunk: CustomCallThunk, tree: ArrayTree, value: object) -> Iterator[tuple[ArraySpec, Array]]:
     if isinstance(tree, ArraySpec):
         array: Array = np.asarray(value)
         kind = DTYPES[tree.dtype].numpy
@@ -27,7 +27,7 @@ def _leaves(thunk: CustomCallThunk, tree: ArrayTree, value: Any) -> Iterator[tup
             raise DeviceError(f"custom call {thunk.target} returned {found}, not {wanted} (%{thunk.name})")
         yield tree, array
         return
-    parts = list(cast("Sequence[Any]", value)) if isinstance(value, tuple | list) else [value]
+    parts = list(cast("Sequence[object]", value)) if isinstance(value, tuple | list) else [value]
     if len(parts) != len(tree):
         raise DeviceError(f"custom call {thunk.target} returned {len(parts)} parts, not {len(tree)} (%{thunk.name})")
     for part, element in zip(tree, parts, strict=True):

@@ -62,8 +62,8 @@ class _Sum(Struct, frozen=True):
 
 
 def _check_algorithm(instruction: HloInstruction) -> None:
-    algorithm = instruction.attrs.get("algorithm")
-    if algorithm is not None and str(algorithm) not in _ALGORITHMS:
+    algorithm = instruction.algorithm
+    if algorithm != "unset" and algorithm not in _ALGORITHMS:
         message = f"'{instruction.opcode}' with algorithm {algorithm} in a kernel"
         raise Unsupported(message, instruction.where, hint="leave the algorithm out")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from enum import Enum, auto
-from typing import Any
 
 from xdsl.dialects import arith, func, vector
 from xdsl.ir import Operation
@@ -64,7 +63,7 @@ def is_pure(op: Operation) -> bool:
     pure_call, and reads and writes of tensor values, are pure. allocate_shared, sync_threads, atomic_rmw, barriers and
     calls are not.
     """
-    kind: Any = type(op)
+    kind: object = type(op)
     match _purity(kind):
         case _Purity.ALWAYS:
             return True

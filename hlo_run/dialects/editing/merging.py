@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
 
 from xdsl.dialects import arith
 from xdsl.ir import Attribute, Operation, Region
@@ -89,7 +88,7 @@ def _key(op: Operation, numbers: AttributeNumbers) -> Hashable:
     if len(operands) > 1 and kind in _COMMUTATIVE:
         operands.sort()
     # One flat tuple hashes fast. The names of attributes are strings, so the parts cannot be confused.
-    key: list[Any] = [kind, op.name, *operands, None]
+    key: list[object] = [kind, op.name, *operands, None]
     number = numbers.of
     key += [number(result.type) for result in op.results]
     for name, attribute in _sorted(op.properties):

@@ -111,7 +111,7 @@ class AttributeKind(Struct, frozen=True):
     is_hidden: Callable[[Any], bool] = _never
 
 
-def _unless(value: AttributeValue) -> Callable[[Any], bool]:
+def _unless(value: AttributeValue) -> Callable[[object], bool]:
     return lambda other: other == value
 
 

@@ -15,6 +15,7 @@ from hlo_run.hlo.opcodes.names import Opcode, opcode_of
 from hlo_run.hlo.opcodes.traits import ASYNC_START
 from hlo_run.hlo.text.instruction_rules import Draft, apply_rules
 from hlo_run.hlo.text.pending import Attributes, Pending, check_required
+from hlo_run.walks import walk
 
 # These attributes of an async op are set on the wrapped instruction too; the last async op of the chain wins.
 _SHARED_ATTRIBUTES = ("metadata", "backend_config", "frontend_attributes", "origin")
@@ -63,16 +64,9 @@ def finish_async(lexer: Lexer, pending: Pending) -> HloComputation | None:
 
 def _set_thread(computations: Iterable[HloComputation], thread: str) -> None:
     """Let computations, and those that they call, run on a thread; asynchronous ops in them start others on it, too."""
-    waiting = list(computations)
-    met: set[HloComputation] = set()
-    while waiting:
-        computation = waiting.pop()
-        if computation in met:
-            continue
-        met.add(computation)
+    for computation in walk(computations, lambda caller: [c for i in caller.instructions for c in i.called_computations]):
         computation.execution_thread = thread
         for instruction in computation.instructions:
-            waiting += instruction.called_computations
             if instruction.opcode == "async-start":
                 instruction.attrs.pop("async_execution_thread", None)
                 if thread != MAIN_THREAD:

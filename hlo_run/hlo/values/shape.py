@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 
@@ -20,7 +19,7 @@ ShapeIndex = tuple[int, ...]
 _ELEMENT_SIZE = re.compile(r"E\((\d+)\)")
 
 
-class Layout(Struct, frozen=True):
+class Layout(Struct, frozen=True, cache_hash=True):
     """Physical order of an array: `minor_to_major[0]` is the dimension that varies fastest.
 
     `extra` is the text between `:` and `}` of a layout (tiles, memory space, element bits), as XLA prints it.
@@ -47,7 +46,7 @@ class Layout(Struct, frozen=True):
         return "{" + dims + (f":{self.extra}" if self.extra else "") + "}"
 
 
-class Shape(Struct, frozen=True):
+class Shape(Struct, frozen=True, cache_hash=True):
     """One HLO shape.
 
     `element_type` is a dtype name of `DTYPES`, or `tuple`, `buffer`, `token`, `opaque`. Arrays have `dims` (logical order;
@@ -96,7 +95,10 @@ class Shape(Struct, frozen=True):
     @property
     def element_count(self) -> int:
         """The number of elements of an array; a dynamic dimension counts with its bound."""
-        return math.prod(self.dims)
+        count = 1
+        for size in self.dims:
+            count *= size
+        return count
 
     @property
     def minor_to_major(self) -> tuple[int, ...]:
@@ -117,7 +119,7 @@ class Shape(Struct, frozen=True):
         dtype = DTYPES.get(self.element_type)
         if dtype is None:
             return 0
-        size = (math.prod(self.dims) * dtype.bits + 7) // 8
+        size = (self.element_count * dtype.bits + 7) // 8
         return size + 4 * len(self.dims) if self.dynamic_dims and any(self.dynamic_dims) else size
 
     def leaves(self) -> Iterator[tuple[tuple[int, ...], Shape]]:

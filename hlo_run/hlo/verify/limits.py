@@ -12,6 +12,7 @@ from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import UNBOUNDED, Shape
+from hlo_run.walks import post_order
 
 # Protocol buffers, XLA's own file format, nest at most 100 deep, so XLA reads no module with deeper tuples from a file.
 MAX_TUPLE_DEPTH = 100
@@ -144,18 +145,13 @@ def _verify_call_depth(module: HloModule, free: frozenset[Opcode]) -> None:
     """Check the levels of calls. Calls of the opcodes `free` make no level."""
     depths: dict[HloComputation, int] = {}
     calls: dict[HloComputation, list[tuple[HloComputation, HloInstruction]]] = {}
+
+    def not_yet(caller: HloComputation) -> list[HloComputation]:
+        calls[caller] = [(called, i) for i in caller.instructions if i.called for called in i.called_computations]
+        return [called for called, _ in calls[caller] if called not in depths]
+
     for start in module.computations:
-        waiting = [start]
-        while waiting:
-            top = waiting[-1]
-            if top in depths:
-                waiting.pop()
-                continue
-            if top not in calls:
-                calls[top] = [(called, i) for i in top.instructions if i.called for called in i.called_computations]
-                waiting += (called for called, _ in calls[top] if called not in depths)
-                continue
-            waiting.pop()
+        for top in post_order(start, not_yet) if start not in depths else ():
             depths[top] = 0
             for called, instruction in calls[top]:
                 depths[top] = max(depths[top], depths[called] + (instruction.opcode not in free))

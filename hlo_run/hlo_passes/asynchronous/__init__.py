@@ -1,1 +1,1 @@
-"""Passes that let collectives and other work run beside computation, and order the instructions for it."""
+"""Passes that split instructions into a start and a done, so that other work runs between them, and that join them again."""

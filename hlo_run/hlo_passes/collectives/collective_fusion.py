@@ -11,7 +11,7 @@ of up to 512 threads, powers of two. Needs the strategies of `collective-kernel-
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -72,7 +72,7 @@ def _config(reduce: HloInstruction, shape: Shape, is_two_shot: bool, warp: int) 
     needed = -(-needed // warp) * warp
     threads = min(_MOST_THREADS, _power_of_two(needed))
     blocks = min(_MOST_BLOCKS, -(-needed // threads))
-    tiles: dict[str, Any] = {
+    tiles: dict[str, object] = {
         "num_warps": str(-(-threads // warp)),
         "output_tiles": [{"sizes": [str(size) for size in _tiles(shape, blocks)]}],
         "num_ctas": 1,

@@ -1,1 +1,1 @@
-"""Passes about calls, loops and conditionals."""
+"""Passes about calls, conditionals and loops."""

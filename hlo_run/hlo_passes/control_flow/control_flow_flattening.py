@@ -117,7 +117,7 @@ def _own(module: HloModule, computation: HloComputation) -> HloComputation:
 
 
 def _bound(root: HloInstruction, count: int) -> int:
-    direction = root.attrs.get("direction") if root.opcode == "compare" else None
+    direction = root.comparison_direction if root.opcode == "compare" else None
     limits = ((1, _LIMITED_BY_SECOND), (0, _LIMITED_BY_FIRST)) if direction is not None else ()
     for number, directions in limits:
         limit = root.operands[number]

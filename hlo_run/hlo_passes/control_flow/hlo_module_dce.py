@@ -15,7 +15,7 @@ from msgspec import Struct
 from hlo_run.analysis.liveness import Liveness
 from hlo_run.hlo.edit import Editor, remove_dead, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo_passes.control_flow.while_loop_simplifier import WhileLoopSimplifier
+from hlo_run.hlo_passes.control_flow.loops.while_loop_simplifier import WhileLoopSimplifier
 from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
 from hlo_run.pass_support.hlo_pass import PassContext
 

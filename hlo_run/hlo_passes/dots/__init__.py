@@ -1,1 +1,1 @@
-"""Passes about dots."""
+"""Passes about matrix products; `gemm` has the calls of cuBLASLt."""

@@ -22,7 +22,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.views.dots import Side, dot_side, size_of
-from hlo_run.hlo_passes.subgraphs.rearrangement import MOVES, NotOneTranspose, Rearrangement
+from hlo_run.hlo_passes.dots.rearrangement import MOVES, NotOneTranspose, Rearrangement
 from hlo_run.pass_support.hlo_pass import PassContext
 
 _QUEUE = re.compile(r'"operation_queue_id":"?(\d+)')
@@ -154,8 +154,7 @@ def _kinds(value: HloInstruction, groups: Sequence[tuple[int, ...]]) -> tuple[in
 
 def _queue(dot: HloInstruction) -> int:
     """Return the number of the stream on which the product shall run, as its config writes it."""
-    config = dot.attrs.get("backend_config", "")
-    found = _QUEUE.search(str(config)) if config else None
+    found = _QUEUE.search(dot.backend_config)
     return int(found[1]) if found is not None else 0
 
 
@@ -267,7 +266,7 @@ def _dot(
     usages: Sequence[_Usage], shared: tuple[HloInstruction, Side], other: tuple[HloInstruction, Side], is_left: bool
 ) -> HloInstruction:
     operands = (shared, other) if is_left else (other, shared)
-    old = next((usage.dot for usage in usages if usage.dot.attrs.get("metadata")), usages[0].dot)
+    old = next((usage.dot for usage in usages if usage.dot.metadata), usages[0].dot)
     attributes: dict[str, AttributeValue] = {
         name: old.attrs[name] for name in ("operand_precision", "algorithm") if name in old.attrs
     }

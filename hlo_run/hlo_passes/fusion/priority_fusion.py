@@ -301,10 +301,11 @@ class _ComputationFusion:
             self._remove(producer)
         else:
             self._count_off(producer, [node for node in waiting if any(node in user.operands for user in users)])
+        read = {operand for user in users for operand in user.operands} if weighed else set[Node]()
         changed: dict[Node, None] = {}
         for user in users:
             # As in XLA, which updates its priority with the new users only.
-            if user in weighed and any(user in other.operands for other in users):
+            if user in read and user in weighed:
                 self._outlooks[user].keep()
             else:
                 self._outlooks[user] = _FusionSavings(dict.fromkeys(user.users))

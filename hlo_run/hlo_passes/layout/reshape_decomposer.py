@@ -58,4 +58,8 @@ def _ones_first(shape: Shape, order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _copy(editor: Editor, value: HloInstruction, shape: Shape) -> HloInstruction:
-    return value if value.shape == shape else editor.add("copy", shape, [value])
+    if value.shape == shape:
+        return value
+    # A copy has the frontend attributes of its operand, other than a bitcast.
+    inherited = {name: value.attrs[name] for name in ("frontend_attributes",) if name in value.attrs}
+    return editor.add_with("copy", shape, [value], inherited)

@@ -1,1 +1,1 @@
-"""Passes about copies, aliases and the schedule."""
+"""Passes about copies, aliases, and slices of large arrays."""

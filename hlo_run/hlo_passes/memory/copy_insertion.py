@@ -28,7 +28,7 @@ from hlo_run.hlo.opcodes.traits import TRANSFER
 from hlo_run.hlo.tuple_edits import deep_copy
 from hlo_run.hlo.values.shape import ShapeIndex
 from hlo_run.hlo.verify.config import aliases
-from hlo_run.hlo_passes.subgraphs.copy_steps import add_special_copies, copy_for_all, remove_needless_copies
+from hlo_run.hlo_passes.memory.copy_steps import add_special_copies, copy_for_all, remove_needless_copies
 from hlo_run.hlo_passes.subgraphs.new_in_schedule import schedule_again
 from hlo_run.hlo_passes.subgraphs.tuple_simplification import simplify_tuples
 from hlo_run.ops.buffer_calls import is_buffer

@@ -72,7 +72,7 @@ def _counted(loop: HloInstruction) -> _Loop | None:
 
 def _record(config: dict[str, Any], name: str) -> dict[str, Any]:
     found: object = config.get(name)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
 
 
 def _without_fills(loop: _Loop) -> None:

@@ -77,7 +77,7 @@ class _Search:
     def __init__(self) -> None:
         self._counters: dict[HloComputation, _Counter | None] = {}
         self._loops: dict[HloInstruction, _Loop | None] = {}
-        self._values: dict[tuple[HloInstruction, int], Any] = {}
+        self._values: dict[tuple[HloInstruction, int], object] = {}
 
     def values(self, index: HloInstruction, limit: int) -> tuple[_Loop, Any] | None:
         """Return the loop that determines a scalar integer, and its int64 values in at most `limit` iterations; else None."""
@@ -159,7 +159,7 @@ def _behind_copies(value: HloInstruction) -> HloInstruction:
     return value
 
 
-def _evaluate(index: HloInstruction, loop: _Loop, count: int) -> Any:
+def _evaluate(index: HloInstruction, loop: _Loop, count: int) -> object:
     """Return the values of an index in the first iterations; None if it cannot be evaluated."""
     dtype = loop.variable.shape.dtype.numpy
     counted = (loop.init + np.arange(count, dtype=np.int64) * loop.step).astype(dtype)

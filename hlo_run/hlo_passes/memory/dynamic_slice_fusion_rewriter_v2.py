@@ -12,7 +12,7 @@ instructions without users behind, and new elements of tuples without users. XLA
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from msgspec import Struct
 
@@ -63,7 +63,7 @@ def _is_hero(instruction: HloInstruction) -> bool:
     if instruction.opcode != "custom-call" or instruction.custom_call_target not in PRODUCT_TARGETS:
         return False
     record: object = config_of(instruction.backend_config).get("gemm_backend_config")
-    if not isinstance(record, dict) or cast("dict[str, Any]", record).get("epilogue", "DEFAULT") != "DEFAULT":
+    if not isinstance(record, dict) or cast("dict[str, object]", record).get("epilogue", "DEFAULT") != "DEFAULT":
         return False
     if any(operand.shape.is_tuple for operand in instruction.operands):
         return False

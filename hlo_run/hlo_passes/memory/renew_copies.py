@@ -20,7 +20,7 @@ from hlo_run.analysis.buffers.collective_memory import uses_collective_memory
 from hlo_run.hlo.edit import remove_dead
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.unread_results import remove_unread_results
-from hlo_run.hlo_passes.subgraphs.copy_steps import add_special_copies, remove_needless_copies
+from hlo_run.hlo_passes.memory.copy_steps import add_special_copies, remove_needless_copies
 from hlo_run.hlo_passes.subgraphs.new_in_schedule import schedule_again
 from hlo_run.pass_support.hlo_pass import PassContext
 

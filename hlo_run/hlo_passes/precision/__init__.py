@@ -1,1 +1,1 @@
-"""The steps of bfloat16-propagation: the values that meet, the operands of instructions, and the values that become narrower."""
+"""Passes about element types: narrower and wider arithmetic, and the conversions around it."""

@@ -25,7 +25,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE
 from hlo_run.hlo.values.attribute_values import Window, WindowDim
 from hlo_run.hlo.values.shape import Shape
-from hlo_run.hlo_passes.subgraphs.weighted_sums import Term, folded, have_shape, terms_of
+from hlo_run.hlo_passes.reductions.weighted_sums import Term, folded, have_shape, terms_of
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.records import replace
 

@@ -142,7 +142,7 @@ def _is_known(value: HloInstruction) -> bool:
     return value.opcode in ("constant", "iota") or (value.opcode == "broadcast" and value.operands[0].opcode == "constant")
 
 
-def _value(i: HloInstruction) -> Any:
+def _value(i: HloInstruction) -> object:
     """Return the value of an instruction with known operands, a tuple of values for a tuple; None if it cannot be evaluated."""
     from hlo_run.reference.evaluate.evaluate import folded  # many modules have nothing to fold
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from hlo_run.hlo.attributes.table import EntryLayout
 from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
-from hlo_run.hlo.values.attribute_values import Window, WindowDim
+from hlo_run.hlo.values.attribute_values import WindowDim
 from hlo_run.hlo.values.shape import Layout, Shape
 from hlo_run.hlo_passes.subgraphs.despecializing import defuse, remove_control_dependencies, remove_schedule
 from hlo_run.pass_support.hlo_pass import PassContext
@@ -68,8 +68,8 @@ def _unpacked(shape: Shape) -> Shape:
 
 def _deconstruct(module: HloModule, i: HloInstruction) -> None:
     """reduce-window(A), window={size=2*n-1 pad=n-1_n-1} along one dimension of size n => broadcast(reduce(A))."""
-    window = i.attrs.get("window")
-    if not isinstance(window, Window) or len(i.operands) != 2 or i.operands[0].shape != i.shape:
+    window = i.window
+    if not window.dims or len(i.operands) != 2 or i.operands[0].shape != i.shape:
         return
     wide = [d for d, dim in enumerate(window.dims) if dim.size != 1]
     if len(wide) != 1:

@@ -105,7 +105,7 @@ def _call(old: HloInstruction, body: HloComputation) -> HloInstruction:
 def _kind(old: HloInstruction, name: str) -> tuple[object, ...]:
     """Return the dependencies of an instruction's replacement in a separate computation."""
     attributes = tuple((key, repr(value)) for key, value in sorted(old.attrs.items()) if key not in COMMON_ATTRIBUTES)
-    config = repr(old.attrs.get("backend_config"))
+    config = old.backend_config
     shapes = tuple(operand.shape for operand in old.operands)
     return name, old.opcode, old.shape, shapes, attributes, config, *old.called.items()
 

@@ -27,7 +27,7 @@ def gemm_record(call: HloInstruction) -> dict[str, Any]:
     """Return a copy of the `gemm_backend_config` of a call; empty if it has none or its backend_config is not JSON."""
     config = config_of(call.backend_config)
     found = config.get("gemm_backend_config")
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
 
 
 def update_record(call: HloInstruction, **changes: object) -> None:

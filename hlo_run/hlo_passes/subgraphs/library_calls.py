@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from hlo_run.hlo.edit import InstructionMaker
@@ -62,9 +63,14 @@ def to_json(config: Mapping[str, object]) -> str:
 
 
 def _json(value: Any) -> str:
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
     match value:
-        case {**entries}:
-            return "{" + ",".join(f"{json.dumps(key)}:{_json(inner)}" for key, inner in entries.items()) + "}"
+        case dict():
+            entries: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+            return "{" + ",".join([f"{encode_basestring_ascii(key)}:{_json(inner)}" for key, inner in entries.items()]) + "}"
+        case {**others}:
+            return _json(dict(others))
         case [*elements]:
             return "[" + ",".join(map(_json, elements)) + "]"
         case float() if math.isfinite(value):

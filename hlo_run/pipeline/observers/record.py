@@ -200,7 +200,7 @@ def _label(instruction: HloInstruction) -> str:
     if instruction.opcode == "fusion":
         return instruction.fusion_kind
     if instruction.opcode == "custom-call":
-        return str(instruction.attrs.get("custom_call_target", ""))
+        return instruction.custom_call_target
     return ""
 
 

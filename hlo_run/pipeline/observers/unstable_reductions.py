@@ -64,5 +64,4 @@ def _is_unstable(reduction: HloInstruction) -> bool:
 
 
 def _place(reduction: HloInstruction) -> str:
-    metadata = str(reduction.attrs.get("metadata", "") or "")
-    return f"%{reduction.name} {metadata}".strip()
+    return f"%{reduction.name} {reduction.metadata or ''}".strip()

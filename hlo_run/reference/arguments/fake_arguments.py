@@ -12,6 +12,7 @@ from hlo_run.hlo.feeds import Feed, Feeds
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.dtype import DTYPES, DType
 from hlo_run.hlo.values.shape import Shape
+from hlo_run.records import replace
 from hlo_run.reference.arguments.choices import NO_CHOICE, Choice, Choices
 from hlo_run.reference.arguments.constraints import Constraints, constraints_of
 from hlo_run.reference.arguments.recipes import Recipe
@@ -24,8 +25,19 @@ from hlo_run.reference.values import TOKEN, Array, Value, narrow, out_of_memory,
 RARITY = 8
 # Unusual integers, of all bits, are as rare. Unusual floats are larger by at most so many powers of two.
 _MOST_LARGER = 2
-# The turn in which truth values that are alone are true, and integers that are alone the largest usual ones.
-_LAST_TURN = 3
+# A peak is so many times as large as the largest other number.
+_PEAK = 2.0
+
+
+class Peaks(Struct, frozen=True):
+    """One number of each row is its largest one (`sign` 1) or its smallest (-1), in each turn another one.
+
+    Rows go along dimension `dim` of an array with dimensions `dims`, and along the last one of others.
+    """
+
+    sign: int
+    dims: tuple[int, ...]
+    dim: int
 
 
 class Draw(Struct, frozen=True):
@@ -34,11 +46,13 @@ class Draw(Struct, frozen=True):
     `xla` draws exactly as that does; else integers make sense for their uses (`meanings.py`).
 
     `floats` is their range, closed below and open above, or None: log-uniform over all exponents. `whole` rounds them down.
-    `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every
-    index that a use constrains the largest one in bounds, except those of scatters. `unusual` is for kernels that handle all
-    numbers: floats have many sizes, with larger ones at the ends of each dimension, and more integers are out of bounds, from the
-    end, or of all bits. Floats are smaller by up to `smaller` powers of two. With several draws of one module, `turn` counts
-    them: its truth values and integers that are alone take another of their values in each.
+    `integers` is the closed range of integers that no use constrains; None: all of the type. `last_indices` makes every index
+    that a use constrains the largest one in bounds, except those of scatters. `unusual` is for kernels that handle all
+    numbers: floats have many sizes, with larger ones at the ends of each dimension (if `larger_ends`), and more integers are
+    out of bounds, from the end, at the edges of what the module handles, or of all bits. Floats are smaller by up to
+    `smaller` powers of two. With several draws of one module, `turn` counts them: its truth values and integers that are
+    alone take another of their values in each. `pairs`: the integers keep theirs for two turns, so that they meet both truth
+    values. With `peaks`, integers that are alone have their largest value.
     """
 
     floats: tuple[float, float] | None = (LOW, HIGH)
@@ -49,6 +63,9 @@ class Draw(Struct, frozen=True):
     unusual: bool = False
     smaller: int = 10
     turn: int = 0
+    pairs: bool = False
+    peaks: Peaks | None = None
+    larger_ends: bool = True
 
     def __str__(self) -> str:
         floats = "of any exponent" if self.floats is None else "in [{:g}, {:g})".format(*self.floats)
@@ -96,33 +113,51 @@ def _argument(parameter: HloInstruction, engine: RandomEngine, draw: Draw, zero:
             return np.zeros(shape.dims, shape.dtype.numpy)
         constraints = constraints_of(parameter, path)
         choice = NO_CHOICE if choices is None or draw.xla else choices.of(parameter.parameter_number, path)
-        values = _line(shape.dtype, shape.element_count, constraints, choice, engine, draw).reshape(shape.dims)
+        own = draw if not draw.turn else replace(draw, turn=draw.turn // (1 + draw.pairs) + parameter.parameter_number + 1)
+        values = _line(shape.dtype, shape.element_count, constraints, choice, engine, own).reshape(shape.dims)
         if draw.turn and shape.dtype.kind == "pred" and values.size == 1:
-            # Two of them take all four pairs of values in four turns.
-            values = np.full(shape.dims, draw.turn >> parameter.parameter_number % 2 & 1, np.bool_)
+            # Two of them take all four pairs of values in four turns, and each both values in turns 2n and 2n + 1.
+            is_other = draw.turn >> 1 & parameter.parameter_number
+            values = np.full(shape.dims, (draw.turn ^ is_other) & 1, np.bool_)
         if (
             draw.unusual
             and (values.size > 1 or draw.turn)
             and (shape.dtype.is_float or shape.dtype.is_complex)
             and constraints.identity is None
         ):
-            values = _of_many_sizes(values, shape, engine, draw.smaller)
+            values = _of_many_sizes(values, shape, engine, draw)
+            if draw.peaks is not None and shape.rank and not shape.dtype.is_complex:
+                values = _with_peaks(values, shape, draw.peaks, draw.turn)
         return _probabilities(values, shape.dtype, choice.recipe.rows) if choice.recipe.rows >= 0 and values.size else values
 
     return build(parameter.shape, ())
 
 
-def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine, smaller: int) -> Array:
+def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine, draw: Draw) -> Array:
     """Return the numbers times powers of two: half of them smaller ones, those at the ends of each dimension larger ones."""
     if shape.dtype.bits < 16:
         return values
-    steps = engine.integers(DTYPES["s32"], -smaller, smaller, values.size).reshape(shape.dims)
+    steps = engine.integers(DTYPES["s32"], -draw.smaller, draw.smaller, values.size).reshape(shape.dims)
     powers: Array = np.minimum(steps, 0)
     for axis, size in enumerate(shape.dims):
-        if size > 2:
+        if size > 2 and draw.larger_ends:
             is_end = np.isin(np.arange(size), (0, size - 1))
             powers = powers + is_end.reshape(size, *(1,) * (shape.rank - axis - 1))
     return narrow(widen(values, shape.dtype) * np.ldexp(1.0, np.minimum(powers, _MOST_LARGER)), shape.dtype)
+
+
+def _with_peaks(values: Array, shape: Shape, peaks: Peaks, turn: int) -> Array:
+    """Return the numbers with a peak in each row, at the next place in the next row, and in the next turn after the last row."""
+    wide = widen(values, shape.dtype).copy()
+    # A bitcast may add or drop dimensions of one element.
+    is_same = [n for n in shape.dims if n > 1] == [n for n in peaks.dims if n > 1] and peaks.dims[peaks.dim] > 1
+    before = sum(n > 1 for n in peaks.dims[: peaks.dim])
+    axis = [dim for dim, n in enumerate(shape.dims) if n > 1][before] if is_same else shape.rank - 1
+    lines: Array = np.moveaxis(wide, axis, -1)
+    places = np.indices(lines.shape[:-1])
+    rows = np.arange(math.prod(lines.shape[:-1])).reshape(lines.shape[:-1])
+    lines[(*places, (rows + rows.size * turn) % lines.shape[-1])] = peaks.sign * _PEAK * np.abs(wide).max()
+    return narrow(wide, shape.dtype)
 
 
 def _probabilities(values: Array, dtype: DType, dim: int) -> Array:
@@ -204,9 +239,11 @@ def _integers(dtype: DType, count: int, constraints: Constraints, choice: Choice
     else:
         values = engine.integers(dtype, low, high, count)
     if meaning is not None and draw.unusual:
-        kinds = [kind for kind in (meaning.rare, *meaning.special, meaning.stray) if kind is not None]
+        # In order, those out of bounds are at the ends: in every second turn the ends have others.
+        beyond = () if meaning.is_sorted and draw.turn % 2 else meaning.beyond
+        kinds = [kind for kind in (meaning.rare, *meaning.special, *beyond, *meaning.edges) if kind is not None]
         if draw.turn and count == 1:
-            kinds = [high] if draw.turn == _LAST_TURN else [[*kinds, (low, high)][(draw.turn - 1) % (len(kinds) + 1)]]
+            kinds = [high] if draw.peaks else [[*kinds, (low, high)][draw.turn % (len(kinds) + 1)]]
         values = _with_rare(values, dtype, kinds, len(kinds) + (count > 1), engine)
     elif meaning is not None and count > 1:
         values = _with_rare(values, dtype, (meaning.rare, *meaning.special), RARITY, engine)

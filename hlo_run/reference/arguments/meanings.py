@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.opcodes.traits import MOVES_ELEMENTS
+from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.records import replace
 from hlo_run.reference.arguments.constraints import is_in_condition
 from hlo_run.reference.arguments.value_flow import Position, moved_by, moved_out
@@ -34,6 +35,8 @@ _LARGEST_BOUND = 1 << 24
 _LARGEST_COUNT = 100
 # Indices that are so far out of bounds.
 _STRAYS = 2
+# Constants compared with an argument that are drawn on purpose.
+_MOST_BOUNDS = 4
 # Ops whose result has the elements of their first operand.
 _MOVERS = MOVES_ELEMENTS | opcode_set("""broadcast bitcast copy slice dynamic-slice gather reverse pad reduce-window
     all-gather all-to-all collective-permute dynamic-update-slice""")
@@ -54,7 +57,7 @@ class Meaning(Struct, frozen=True):
 
     For those in `stray` the result is known, too: ops clamp indices that are out of bounds, or write nothing there. `what` is a
     word for them. `is_sorted` means ascending order; `is_distinct` means that no two are equal; `is_scattered` that they say
-    where a scatter writes.
+    where a scatter writes. `bounds` are usual numbers that a program compares with.
     """
 
     what: str
@@ -65,6 +68,22 @@ class Meaning(Struct, frozen=True):
     is_sorted: bool = False
     is_distinct: bool = False
     is_scattered: bool = False
+    bounds: tuple[int, ...] = ()
+
+    @property
+    def beyond(self) -> tuple[Interval, ...]:
+        """The numbers of `stray` below and above all others."""
+        if self.stray is None:
+            return ()
+        low, high = min(self.usual, self.rare or self.usual)[0], max(self.usual[1], (self.rare or self.usual)[1])
+        ends = (self.stray[0], low - 1), (high + 1, self.stray[1])
+        return tuple(end for end in ends if end[0] <= end[1])
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """The numbers at which a comparison or a limit that is off by one makes a difference."""
+        is_open = self.what == ALL_BITS or self.is_distinct
+        return self.bounds if is_open else tuple(dict.fromkeys((*self.usual, *self.bounds)))
 
     @property
     def is_index(self) -> bool:
@@ -146,7 +165,13 @@ def _judged(evidence: _Evidence, of_type: Interval) -> Meaning | None:
     special = [c for c in evidence.equal_to if not usual[0] <= c <= usual[1] and of_type[0] <= c <= of_type[1]]
     distinct = tuple(dict.fromkeys(special))
     stray = _strays(usual, evidence, of_type)
-    return Meaning(what, usual, rare, stray, distinct[:2], evidence.is_sorted, evidence.is_distinct, evidence.is_scattered)
+    order = evidence.is_sorted, evidence.is_distinct, evidence.is_scattered
+    return Meaning(what, usual, rare, stray, distinct[:2], *order, _within(usual, evidence.bounds))
+
+
+def _within(usual: Interval, bounds: Sequence[int]) -> tuple[int, ...]:
+    """Return the first few of the bounds that are inside of an interval, each once."""
+    return tuple(dict.fromkeys(bound for bound in bounds if usual[0] < bound < usual[1]))[:_MOST_BOUNDS]
 
 
 def _strays(usual: Interval, evidence: _Evidence, of_type: Interval) -> Interval | None:
@@ -171,7 +196,9 @@ def _between_bounds(evidence: _Evidence, of_type: Interval) -> Meaning | None:
     low, high = _around((min(bounds), max(bounds)))
     least = of_type[0] if min(bounds) < 0 or not evidence.is_counted else 1
     near = max(low, least), min(high, of_type[1])
-    return Meaning(ALL_BITS, of_type, rare=near) if bounds == {0} else Meaning("numbers", near)
+    if bounds == {0}:
+        return Meaning(ALL_BITS, of_type, rare=near)
+    return Meaning("numbers", near, bounds=_within(near, sorted(bounds)))
 
 
 def _beyond(usual: Interval, handled: Sequence[Handled], of_type: Interval) -> Interval | None:
@@ -403,7 +430,7 @@ def _demand(user: HloInstruction, number: int, place: _Place, ranges: ValueRange
         case "gather" if number == 1:
             return "indices", _indices(user, user.start_index_map, user.gather_slice_sizes, place)
         case "scatter" if number == len(operands) // 2:
-            return "indices", _indices(user, user.scatter_dims_to_operand_dims, (1,) * operands[0].shape.rank, place)
+            return "indices", _indices(user, user.scatter_dims_to_operand_dims, Indexed.of(user).slice_sizes, place)
         case "set-dimension-size" if number == 1:
             return "sizes", (0, user.shape.dims[user.dimensions[0]])
         case "conditional" if number == 0:

@@ -15,6 +15,7 @@ from hlo_run.records import replace
 from hlo_run.reference.arguments.observations import CENTRED, POSITIVE, SMALLER, Observation
 from hlo_run.reference.arguments.value_flow import Position, came_from
 from hlo_run.reference.values import as_array
+from hlo_run.walks import walk
 
 # The number of an entry parameter and the path to one of its leaves.
 Leaf = tuple[int, tuple[int, ...]]
@@ -101,18 +102,11 @@ def is_relevant(observation: Observation) -> bool:
 
 def _is_guarded(instruction: HloInstruction) -> bool:
     """True if every use of a value is behind a choice that the program may make against it."""
-    waiting, seen = [instruction], {instruction}
-    while waiting:
-        value = waiting.pop()
-        if value.is_root or not value.users or len(seen) > _MOST_USERS:
+    for count, value in enumerate(walk([instruction], lambda value: [u for u in value.users if u.opcode not in _GUARDS])):
+        if value.is_root or not value.users or count >= _MOST_USERS:
             return False
-        for user in value.users:
-            if user.opcode in _GUARDS or user in seen:
-                continue
-            if user.shape.is_tuple or user.called_computations:
-                return False
-            seen.add(user)
-            waiting.append(user)
+        if value is not instruction and (value.shape.is_tuple or value.called_computations):
+            return False
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def element(value: object, dtype: DType) -> Any:
+def element(value: object, dtype: DType) -> object:
     """Return one element for JSON, exactly: a complex number is a pair [real, imag]."""
     if dtype.kind == "pred":
         return bool(value)

@@ -198,7 +198,7 @@ def _broadcast(instruction: HloInstruction, operands: list[Value], device: Devic
     check_members(instruction, members, device.world)
     if not members:
         return zeros(instruction.shape)
-    if instruction.attrs.get("has_dynamic_root") is True:
+    if instruction.has_dynamic_root:
         raise Unsupported("'collective-broadcast' with a dynamic root", instruction.where)
     is_tuple = instruction.shape.is_tuple
 

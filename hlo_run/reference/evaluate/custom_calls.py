@@ -109,7 +109,7 @@ def _as_value(instruction: HloInstruction, shape: Shape, result: Any) -> Value:
     """Return the result of a registered function as a value of `shape`; raises DeviceError if it does not fit."""
     shape = array_of(shape)
     if shape.is_tuple:
-        parts = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]
+        parts = list(cast("Sequence[object]", result)) if isinstance(result, tuple | list) else [result]
         if len(parts) == len(shape.tuple_shapes):
             return tuple(_as_value(instruction, s, part) for s, part in zip(shape.tuple_shapes, parts, strict=True))
         raise DeviceError(f"custom call {target_of(instruction)} returned {len(parts)} parts (%{instruction.name})")

@@ -165,7 +165,7 @@ def _forward(instruction: HloInstruction, operands: Sequence[Value], _calls: Cal
 
 def _after(instruction: HloInstruction, value: Array, extras: Sequence[Array]) -> Array:
     """Return activation(scale * value + side_scale * side + bias)."""
-    config: Mapping[str, Any] = _config(instruction).get("cudnn_conv_backend_config", {})
+    config: Mapping[str, object] = _config(instruction).get("cudnn_conv_backend_config", {})
     labels = instruction.dim_labels
     number = value.dtype.type
     value = value * number(config.get("conv_result_scale", 1))
@@ -181,7 +181,7 @@ def _after(instruction: HloInstruction, value: Array, extras: Sequence[Array]) -
     return found
 
 
-def _activate(value: Array, activation: str, alpha: Any) -> Array | None:
+def _activate(value: Array, activation: str, alpha: object) -> Array | None:
     zero = value.dtype.type(0)
     match activation:
         case "kNone":

@@ -1,4 +1,7 @@
-"""A limit of time for the loops of an evaluation: a rewrite may have made a loop endless."""
+"""A limit of processor time for the loops of an evaluation: a rewrite may have made a loop endless.
+
+A busy machine does not change what ends in time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ class EndlessLoop(DeviceError):
 
 
 class _Limit(Struct):
-    until: float = math.inf  # time.monotonic()
+    until: float = math.inf  # time.process_time()
     seconds: float = 0.0
 
 
@@ -26,9 +29,9 @@ _limit = _Limit()
 
 @contextmanager
 def loops_end_within(seconds: float) -> Generator[None]:
-    """Let a `while` in an evaluation raise EndlessLoop if it begins an iteration after `seconds` from now."""
+    """Let a `while` in an evaluation raise EndlessLoop if it begins an iteration after `seconds` more of processor time."""
     before = _limit.until, _limit.seconds
-    _limit.until, _limit.seconds = time.monotonic() + seconds, seconds
+    _limit.until, _limit.seconds = time.process_time() + seconds, seconds
     try:
         yield
     finally:
@@ -37,5 +40,5 @@ def loops_end_within(seconds: float) -> Generator[None]:
 
 def check_limit(loop: str) -> None:
     """Raise EndlessLoop if the time of `loops_end_within` is over."""
-    if _limit.until is not math.inf and time.monotonic() > _limit.until:
-        raise EndlessLoop(f"the loop %{loop} has not ended after {_limit.seconds:.0f} s")
+    if _limit.until is not math.inf and time.process_time() > _limit.until:
+        raise EndlessLoop(f"the loop %{loop} has not ended after {_limit.seconds:.0f} s of processor time")

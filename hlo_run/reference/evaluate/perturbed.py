@@ -12,6 +12,8 @@ partitions, each partition rounds its part of such a sum.
 
 Equal numbers are a decision that random errors never take: a float64 value equals no rounded one. So `EQ` and `NE` of a number
 that the module has rounded see it equal to one that is a few of its roundings away, in one of two evaluations.
+
+A reduction of several arrays takes its elements in a random order, as HLO allows: an `argmax` of NaNs may be at any of them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from hlo_run.hlo.values.literal import float_info
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Device, Frame, ProgramEvaluator
 from hlo_run.reference.random import RandomEngine
-from hlo_run.reference.values import Array, Calls, Evaluator, Value, narrow, widen
+from hlo_run.reference.values import Array, Calls, Evaluator, Value, as_array, narrow, widen
+from hlo_run.walks import walk
 
 # Ops whose results are elements of their operands, or exact.
 _EXACT = MOVES_ELEMENTS | opcode_set("""add-dependency after-all broadcast clamp compare concatenate copy dynamic-slice
@@ -46,6 +49,8 @@ _APPROXIMATED = _EXACT_IF_REAL | frozenset(
 # Ops that passes replace by several in the same type, each with its rounding.
 _EXPANDED: frozenset[Opcode] = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
 _ROUNDINGS_OF_APPROXIMATION = 4.0
+# A result of one has no rounding: exp(0), cos(0), x to the power of 0.
+_EXACTLY_ONE: frozenset[Opcode] = frozenset(("exponential", "exp2", "cosine", "power"))
 _PRODUCT_CALLS = ("__cublas$", "__cudnn$conv")
 _SUMS = opcode_set("""dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce
     reduce-scatter custom-call cholesky triangular-solve""")
@@ -193,15 +198,29 @@ class Perturbation:
 
         def evaluated(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
             assert evaluate is not None, "only an op with an evaluator is evaluated"
-            return self._round(
-                evaluate(instruction, operands_of(operands), calls), shape, after, most=last, is_result=True, bias=bias
-            )
+            given = operands_of(operands)
+            if instruction.opcode == "reduce" and len(given) > 2:
+                given = self._in_another_order(instruction, given)
+            value = evaluate(instruction, given, calls)
+            rounded = self._round(value, shape, after, most=last, is_result=True, bias=bias)
+            if instruction.opcode in _EXACTLY_ONE and shape.dtype.is_float:
+                return np.where(as_array(value) == 1.0, value, rounded)
+            return rounded
 
         def run(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
             assert program is not None, "only an op with a program is run"
             return program(instruction, operands_of(operands), device)
 
         return evaluated if evaluate is not None else None, run if program is not None else None
+
+    def _in_another_order(self, reduction: HloInstruction, operands: Sequence[Value]) -> list[Value]:
+        """Return the operands of a reduction of several arrays with their elements in a random order, the same for all."""
+        count = len(operands) // 2
+        arrays = [as_array(operand) for operand in operands[:count]]
+        for dim in reduction.dimensions:
+            order = self._engine.permutation(arrays[0].shape[dim])
+            arrays = [np.take(array, order, axis=dim) for array in arrays]
+        return [*arrays, *operands[count:]]
 
     def _deciding(self, original: HloInstruction, evaluate: Evaluator) -> Evaluator:
         """Return an evaluator of a comparison in which rounded numbers may be equal; `evaluate` if nothing is rounded."""
@@ -217,7 +236,8 @@ class Perturbation:
         def decided(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
             value, x, y = (np.asarray(each) for each in (evaluate(instruction, operands, calls), *operands))
             apart = np.abs(x - y)
-            is_near = (apart > 0) & (apart <= most * np.maximum(np.abs(x), np.abs(y)))
+            # No rounding makes a number infinite: the distance from infinity is infinite, as is any part of it.
+            is_near = (apart > 0) & np.isfinite(apart) & (apart <= most * np.maximum(np.abs(x), np.abs(y)))
             words = self._engine.words((apart.size + 63) // 64)
             chosen = np.unpackbits(words.view(np.uint8), count=apart.size).reshape(apart.shape)
             return np.asarray(np.logical_xor(value, is_near & (chosen != 0)))
@@ -330,14 +350,16 @@ def is_exact(instruction: HloInstruction) -> bool:
 def _last_ops(module: HloModule) -> set[HloInstruction]:
     """Return the ops that compute the result: nothing rounds between them and the root, and they have no other use."""
     last: set[HloInstruction] = set()
-    pending = [module.entry.root]
-    while pending:
-        instruction = pending.pop()
-        last.add(instruction)
+
+    def before(instruction: HloInstruction) -> Sequence[HloInstruction]:
         if instruction.opcode in ("fusion", "call"):
-            pending.append(instruction.called_computations[0].root)
-        elif instruction.opcode in MOVES_ELEMENTS or instruction.opcode in ("tuple", "concatenate", "pad"):
-            pending += [o for o in instruction.operands if o not in last and all(user in last for user in o.users)]
+            return (instruction.called_computations[0].root,)
+        if instruction.opcode in MOVES_ELEMENTS or instruction.opcode in ("tuple", "concatenate", "pad"):
+            return [operand for operand in instruction.operands if all(user in last for user in operand.users)]
+        return ()
+
+    for instruction in walk([module.entry.root], before):
+        last.add(instruction)
     return last
 
 

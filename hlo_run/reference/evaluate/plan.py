@@ -106,7 +106,7 @@ def _needed(computation: HloComputation, effects: Mapping[HloComputation, bool])
 
 def has_effect(instruction: HloInstruction, effects: Mapping[HloComputation, bool]) -> bool:
     """True if evaluating the instruction does more than compute its value."""
-    if instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect"):
+    if instruction.opcode == "custom-call" and instruction.has_side_effect:
         # A call without a registered function has no effect here; it is an error only if its value is needed.
         return is_registered(instruction.custom_call_target.strip('"'), "Interpreter")
     return instruction.opcode in _EFFECTS or any(effects[c] for c in instruction.called_computations)

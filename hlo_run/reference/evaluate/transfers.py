@@ -102,7 +102,7 @@ def _channel(instruction: HloInstruction) -> int:
 
 def _pairs(instruction: HloInstruction, device: Device) -> list[tuple[int, int]]:
     """Return the (source, target) pairs of a transfer; on one device, the default is that it sends to itself."""
-    text = str(instruction.attrs.get("frontend_attributes", ""))
+    text = str(instruction.frontend_attributes or "")
     _, found, rest = text.partition("_xla_send_recv_source_target_pairs=")
     if found:
         end = rest.find("}}")

@@ -110,7 +110,7 @@ def householder_product(packed: Array, factors: Array) -> tuple[Array]:
 
 def _eigh(instruction: HloInstruction, operands: Sequence[Value], calls: Calls) -> Value:
     """Return (eigenvectors in columns, ascending eigenvalues); the first number of the backend_config is 1 for lower."""
-    lower = str(instruction.attrs.get("backend_config", "1")).strip('"').startswith("1")
+    lower = (instruction.backend_config or "1").strip('"').startswith("1")
 
     def factor(matrix: Array) -> tuple[Array, Array]:
         values, vectors = np.linalg.eigh(matrix, "L" if lower else "U")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -185,7 +184,7 @@ def shift_right_arithmetic(dtype: DType) -> Function:
     return shift
 
 
-def _shifted(bits: int, shift: Callable[..., Array], x: Array, amount: Array, otherwise: Any) -> Array:
+def _shifted(bits: int, shift: Callable[..., Array], x: Array, amount: Array, otherwise: object) -> Array:
     """Return shift(x, amount), or `otherwise` where the unsigned amount is at least `bits`."""
     count = as_unsigned(amount, bits)
     inside = count < bits

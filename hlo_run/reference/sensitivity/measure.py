@@ -18,6 +18,7 @@ from msgspec import Struct
 from hlo_run.errors import HloRunError, Unsupported
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.reference.evaluate.alterations import TooManyRuns
+from hlo_run.reference.sensitivity.chains import Chains
 from hlo_run.reference.sensitivity.kernel_sight import KernelSight, KernelSights, in_order
 from hlo_run.reference.sensitivity.notice import Notices
 from hlo_run.reference.sensitivity.reasons import ENDLESS, LEFT_OUT, NOT_RUN, UNSUPPORTED, UNUSED, reason
@@ -27,11 +28,15 @@ from hlo_run.walks import reaches
 
 # Nanoseconds that the measure may take: some, more per kernel, whose compilation takes more than ten times as long, and in any
 # case as long as a few evaluations of the whole module, unless these are very long.
-_ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1e8, 4e6, 6.0, 5e8
+_ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1.5e8, 8e6, 6.0, 5e8
 # Exits at which a change of a kernel may be looked for.
 _NEAR_EXITS = 3
-# What is left for the evaluations with several altered kernels.
-_RESERVED_RUNS = 2.0
+# The part of what is left that one chain may take.
+_OF_BUDGET = 0.03
+# The part of the work up to the nearest exit that one chain outside loops may take.
+_OF_DIRECT = 0.25
+# Runs, or a part of all, that are left for the evaluations with several altered kernels; in any case the fewest runs.
+_RESERVED_RUNS, _RESERVED_PART, _FEWEST_RUNS = 5.0, 1 / 3, 2.0
 
 
 def measure(run: RecordedRun, kernels: Sequence[HloInstruction], notices: Notices) -> KernelSights:
@@ -52,17 +57,18 @@ class _Measure:
         self._run, self._kernels, self._notices = run, kernels, notices
         whole = self._whole = sum(run.work) + sum(work_of_comparison(run.steps[number].instruction.shape) for number in run.exits)
         self._budget = max(_ANY + _PER_KERNEL * len(kernels), min(_RUNS * whole, _MOST_OF_RUNS))
-        self._reserve = _RESERVED_RUNS * whole
+        self._reserve = max(min(_RESERVED_RUNS * whole, _RESERVED_PART * self._budget), _FEWEST_RUNS * whole)
         self._known: dict[HloInstruction, KernelSight] = {}
         self._traces: dict[HloInstruction, Trace] = {}
         self._reached = _reached(run)
         self._exits = {number: _Exit(needed) for number, needed in _needed(run).items()}
         self._near = _near_exits(run)
         self._work_of = np.array(run.work)
+        self._chains = Chains(run, notices)
 
     def measured(self) -> KernelSights:
         """Return the records of all kernels."""
-        distances: dict[HloInstruction, float] = {}
+        far: list[HloInstruction] = []
         for kernel in self._kernels:
             exits = self._exits_of(kernel)
             if not exits:
@@ -71,13 +77,38 @@ class _Measure:
                 self._know(kernel, False, NOT_RUN if _is_needed(kernel) else UNUSED)
             elif self._is_large_exit(kernel) and self._run.shows_in_sample(kernel, self._notices):
                 self._know(kernel, True)
+                self._chains.add(kernel)
             else:
-                distances[kernel] = self._work(self._between(kernel, exits[0]))
+                far.append(kernel)
+        # The last of the schedule first: most chains lead to later kernels. Those in loops may lead to earlier ones.
+        if self._chains.may_end:
+            self._see_by_chains(self._see_by_chains(far[::-1]))
+        far = [kernel for kernel in far if kernel not in self._known]
+        distances = {kernel: self._work(self._between(kernel, self._exits_of(kernel)[0])) for kernel in far}
         doubtful = [kernel for kernel in sorted(distances, key=distances.__getitem__) if not self._is_seen_alone(kernel)]
-        # Those that were altered alone are mostly not seen, the others mostly are.
-        self._resolve([kernel for kernel in doubtful if kernel in self._traces])
-        self._resolve([kernel for kernel in doubtful if kernel not in self._traces])
+        # Those that were altered alone are mostly not seen, nor are those that loops overwrite; the others mostly are.
+        unlikely = [kernel for kernel in doubtful if kernel in self._traces]
+        overwritten = [kernel for kernel in doubtful if kernel not in self._traces and kernel in self._chains.ended_at_loops]
+        self._resolve(unlikely)
+        self._resolve(overwritten)
+        self._resolve([kernel for kernel in doubtful if kernel not in self._known and kernel not in (*unlikely, *overwritten)])
         return in_order(self._known.values(), [kernel.name for kernel in self._kernels])
+
+    def _see_by_chains(self, kernels: Sequence[HloInstruction]) -> list[HloInstruction]:
+        """Find kernels whose change shows by chains; return those of the others of which it may, once more kernels are seen."""
+        again: list[HloInstruction] = []
+        chains = self._chains
+        for kernel in kernels:
+            most = min(self._budget - self._reserve, _OF_BUDGET * self._budget)
+            if not self._run.is_loop(kernel):
+                most = min(most, _OF_DIRECT * self._work(self._between(kernel, self._exits_of(kernel)[0])))
+            shows = chains.shows(kernel, most)
+            self._budget -= chains.work
+            if shows:
+                self._know(kernel, True)
+            elif chains.met_unknown:
+                again.append(kernel)
+        return again
 
     def _is_large_exit(self, kernel: HloInstruction) -> bool:
         """True for a kernel whose result is compared itself, if the budget does not allow to compare all of it once more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,11 +15,11 @@ from hlo_run.reference.compare.rounding import rounding
 from hlo_run.reference.evaluate.alterations import Alterations
 from hlo_run.reference.evaluate.device import Device, Step, World, drive
 from hlo_run.reference.evaluate.evaluate import Reference
-from hlo_run.reference.evaluate.loop_limit import check_limit
 from hlo_run.reference.numerics import dynamic
 from hlo_run.reference.numerics.blas import one_blas_thread
 from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.sensitivity.altered_values import RELATIVE, altered, parts_read
+from hlo_run.reference.sensitivity.frames import Frame, State, record
 from hlo_run.reference.sensitivity.work import runs_of, work_of_comparison, work_of_steps
 from hlo_run.reference.values import Array, Value, as_array, narrow, quiet, unsupported, widen
 
@@ -77,42 +76,26 @@ class RecordedRun:
         feeds: Feeds = NO_FEEDS,
     ) -> None:
         self._sign, self._seeds = 1, {kernel: number for number, kernel in enumerate(kernels)}
-        self._alterations = Alterations(kernels, self._altered)
+        self._alterations = Alterations(kernels, self.altered)
         self._reference = Reference(module, change=self._alterations)
         self._device = Device(World(seed=seed), 0, self._reference, feeds(0))
-        plan = self._reference.plan(module.entry, lifted=False)
         self.entry = module.entry
-        self.steps: tuple[Step, ...] = plan.steps
-        self.values: list[Value | None] = list(plan.slots)
-        self.number_of = {step.instruction: number for number, step in enumerate(self.steps)}
-        self._counters: list[dict[HloInstruction, int]] = []
-        # Of a loop of the entry, the state before its last iteration, and that of random numbers.
-        self._last_states: dict[int, tuple[Value, dict[HloInstruction, int]]] = {}
+        pairs = zip(arguments, module.entry.parameters, strict=True)
+        values = [dynamic.enter(argument, parameter.shape) for argument, parameter in pairs]
+        plan = self._reference.plan(module.entry, lifted=False)
         with quiet(), one_blas_thread():
-            for slot, number in plan.parameters:
-                self.values[slot] = dynamic.enter(arguments[number], module.entry.parameters[number].shape)
-            for number, step in enumerate(self.steps):
-                self._counters.append(dict(self._device.counters))
-                is_loop = step.instruction.opcode == "while"
-                evaluate = partial(self._recorded_loop, number) if is_loop else self._evaluate
-                self.values[step.slot] = evaluate(step, self.values)
+            self.frame = record(plan, values, self._device, self._evaluate)
+        """The recorded execution of the entry."""
+        self.steps, self.number_of, self.users = self.frame.steps, self.frame.number_of, self.frame.users
+        self._iterations: dict[tuple[int, int, int], Frame] = {}
+        self._inner: dict[HloComputation, frozenset[HloInstruction]] = {}
         self.runs = dict(self._alterations.runs)
         self._alterations.usual = self.runs
         self.last_values: dict[HloInstruction, Value] = self._alterations.last
         """The last value of each kernel that ran."""
-        self.users = self._users()
         self.carriers = self._carriers(kernels)
         self.exits = self._exits()
         self.work = work_of_steps(self.steps, self.runs)
-
-    def _users(self) -> list[list[int]]:
-        users: list[list[int]] = [[] for _ in self.steps]
-        for number, step in enumerate(self.steps):
-            for operand in dict.fromkeys(step.instruction.operands):
-                source = self.number_of.get(operand)
-                if source is not None:
-                    users[source].append(number)
-        return users
 
     def _carriers(self, kernels: Collection[HloInstruction]) -> dict[HloInstruction, list[int]]:
         """Return the steps of the entry that compute each kernel: itself, or the loops and branches around it."""
@@ -121,7 +104,7 @@ class RecordedRun:
             if step.instruction in found:
                 found[step.instruction].append(number)
             elif step.instruction.called_computations:
-                for inner in _inner(step.instruction):
+                for inner in _called_by([step.instruction]):
                     if inner in found:
                         found[inner].append(number)
         return found
@@ -137,9 +120,6 @@ class RecordedRun:
                 exits.setdefault(number, []).append(Exit(path, part))
         return exits
 
-    def _altered(self, instruction: HloInstruction, value: Value) -> Value:
-        return altered(value, instruction, self._seeds[instruction], self._sign)
-
     def _evaluate(self, step: Step, values: list[Value | None]) -> Value:
         operands = step.operands(values)
         if step.kernel is not None:
@@ -152,31 +132,54 @@ class RecordedRun:
             raise unsupported(step.instruction, f"'{step.instruction.opcode}' that waits for another device")
         return value
 
-    def _recorded_loop(self, number: int, step: Step, values: list[Value | None]) -> Value:
-        """Run a loop, and keep the state before the last iteration."""
-        loop = step.instruction
-        state = step.operands(values)[0]
-        while bool(as_array(self._device.call(loop.while_condition, [state])).item()):
-            check_limit(loop.name)
-            self._last_states[number] = state, dict(self._device.counters)
-            state = self._device.call(loop.while_body, [state])
-        return state
+    def evaluate(self, frame: Frame, number: int) -> Value:
+        """Evaluate a step of a frame again, on the values that the frame holds now."""
+        self._alterations.runs.clear()
+        self._device.counters = dict(frame.counters[number])
+        with one_blas_thread():
+            return self._evaluate(frame.steps[number], frame.values)
+
+    def iteration(self, frame: Frame, loop: int, state: State) -> tuple[Frame, bool]:
+        """Return the iteration of a loop of a frame that begins with a state, and whether it was recorded just now."""
+        key = id(frame), loop, id(state)
+        found = self._iterations.get(key)
+        if found is not None:
+            return found, False
+        plan = self._reference.plan(frame.steps[loop].instruction.while_body, lifted=False)
+        self._alterations.runs.clear()
+        self._device.counters = dict(state.counters)
+        with quiet(), one_blas_thread():
+            found = self._iterations[key] = record(plan, [state.value], self._device, self._evaluate)
+        return found, True
+
+    def is_kernel(self, instruction: HloInstruction) -> bool:
+        """True if an instruction is one of the kernels."""
+        return instruction in self._seeds
+
+    def holds(self, computation: HloComputation, kernel: HloInstruction) -> bool:
+        """True if a kernel is in a computation or in what it calls."""
+        inner = self._inner.get(computation)
+        if inner is None:
+            inner = self._inner[computation] = frozenset((*computation.instructions, *_called_by(computation.instructions)))
+        return kernel in inner
+
+    def altered(self, kernel: HloInstruction, value: Value) -> Value:
+        """Return a value of a kernel as a faulty kernel might make it."""
+        return altered(value, kernel, self._seeds[kernel], self._sign)
 
     def _last_iteration(self, number: int) -> Value:
-        state, counters = self._last_states[number]
-        self._device.counters = dict(counters)
-        return self._device.call(self.steps[number].instruction.while_body, [state])
+        state = self.frame.loops[number].last
+        self._device.counters = dict(state.counters)
+        return self._device.call(self.steps[number].instruction.while_body, [state.value])
 
     def is_loop(self, kernel: HloInstruction) -> bool:
         """True if a kernel is in loops of the entry alone, which ran."""
         carriers = self.carriers[kernel]
-        return kernel not in self.number_of and all(number in self._last_states for number in carriers)
+        return kernel not in self.number_of and all(number in self.frame.loops for number in carriers)
 
     def base(self, number: int) -> Value:
         """Return the recorded value of a step."""
-        value = self.values[self.steps[number].slot]
-        assert value is not None, "every value was recorded"
-        return value
+        return self.frame.base(number)
 
     def follow(
         self,
@@ -195,7 +198,7 @@ class RecordedRun:
         """
         self._sign, self._alterations.active, self._alterations.last_only = sign, frozenset(kernels), last_only
         self._alterations.runs.clear()
-        trace, values = Trace(), list(self.values)
+        trace, values = Trace(), list(self.frame.values)
         waiting = sorted({number for kernel in kernels for number in self.carriers[kernel]})
         known = set(waiting)
         own = {self.number_of[kernel] for kernel in kernels if kernel in self.number_of}
@@ -206,15 +209,15 @@ class RecordedRun:
                     number = heapq.heappop(waiting)
                     step, old = self.steps[number], self.base(number)
                     if number in own and number not in dirty:
-                        new = self._altered(step.instruction, old)
-                    elif in_last_iteration and number in self._last_states and number not in dirty:
+                        new = self.altered(step.instruction, old)
+                    elif in_last_iteration and number in self.frame.loops and number not in dirty:
                         new = self._last_iteration(number)
                         trace.work += self.last_work(number)
                     else:
-                        self._device.counters = dict(self._counters[number])
+                        self._device.counters = dict(self.frame.counters[number])
                         new = self._evaluate(step, values)
                         trace.work += self.work[number]
-                    if _is_same_as_read(step.instruction, old, new):
+                    if is_same_as_read(step.instruction, old, new):
                         trace.unchanged.append(number)
                         continue
                     values[step.slot] = new
@@ -260,7 +263,7 @@ class RecordedRun:
         return self.steps[number].instruction is self.entry.root and self.entry.root.opcode == "tuple"
 
 
-def _is_same_as_read(instruction: HloInstruction, one: Value, two: Value) -> bool:
+def is_same_as_read(instruction: HloInstruction, one: Value, two: Value) -> bool:
     """Return `is_same` of what others read of a value: not of workspaces, which may be large."""
     if not isinstance(one, tuple) or not isinstance(two, tuple) or not instruction.shape.is_tuple:
         return is_same(one, two)
@@ -283,9 +286,9 @@ def _bytes(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _inner(instruction: HloInstruction) -> Iterator[HloInstruction]:
-    """Yield the instructions of all computations that an instruction calls, directly or not."""
-    waiting: list[HloComputation] = list(instruction.called_computations)
+def _called_by(instructions: Sequence[HloInstruction]) -> Iterator[HloInstruction]:
+    """Yield the instructions of all computations that instructions call, directly or not."""
+    waiting: list[HloComputation] = [called for instruction in instructions for called in instruction.called_computations]
     seen = set(waiting)
     for computation in waiting:  # grows while we walk
         for inner in computation.instructions:

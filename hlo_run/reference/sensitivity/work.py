@@ -67,7 +67,11 @@ def _made(instruction: HloInstruction) -> int:
     shape = instruction.shape
     if not shape.is_tuple:
         return _elements(shape)
-    return sum(_elements(shape.tuple_shapes[number]) for number in parts_read(instruction))
+    # The last part of a library call may be its workspace. A fusion around the call returns it, though none reads it.
+    last = shape.tuple_shapes[-1] if shape.tuple_shapes else shape
+    is_workspace = instruction.opcode == "custom-call" and last.is_array and last.element_type == "s8" and last.rank == 1
+    read = set(parts_read(instruction)) - ({len(shape.tuple_shapes) - 1} if is_workspace else set())
+    return sum(_elements(shape.tuple_shapes[number]) for number in read)
 
 
 def work_of_comparison(shape: Shape) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.edit import has_side_effect, remove_uncalled
-from hlo_run.hlo.graph import HloComputation, HloModule
+from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW, SIDE_EFFECT
 from hlo_run.pass_support.equal_values import EqualValues
@@ -54,14 +54,20 @@ def _forward_elements(module: HloModule, computations: Sequence[HloComputation])
 
 
 def _merge_equal(module: HloModule, computation: HloComputation) -> None:
-    """Merge equal instructions."""
-    values = EqualValues(ValueKeys(False))
+    """Merge equal instructions: of constants the first in the order of creation stays, of others the first in post-order."""
+    keys = ValueKeys(False)
+    constants: dict[Hashable, HloInstruction] = {}
+    for constant in [i for i in computation.instructions if i.opcode == "constant" and not i.control_predecessors]:
+        first = constants.setdefault(keys.of(constant, ()), constant)
+        if first is not constant:
+            module.replace_uses(constant, first)
+    values = EqualValues(keys)
     for instruction in computation.post_order():
         values.number(instruction)
-        if instruction.opcode == "iota":
+        if instruction.opcode in ("constant", "iota"):
             continue
         values.read_first_iotas(instruction)
-        is_call = instruction.opcode == "custom-call" and instruction.attrs.get("custom_call_has_side_effect")
+        is_call = instruction.opcode == "custom-call" and instruction.has_side_effect
         if instruction.opcode in _UNIQUE or is_call or instruction.control_predecessors:
             continue
         same = values.first_like(instruction)

@@ -83,7 +83,7 @@ def triangular_solve(instruction: HloInstruction) -> Rule:
     for dim, size in enumerate(matrix[:-2]):
         builder.everywhere(dim, size)
     rows, columns = len(matrix) - 2, len(matrix) - 1
-    is_transposed = str(instruction.attrs.get("transpose_a", "NO_TRANSPOSE")) in ("TRANSPOSE", "ADJOINT")
+    is_transposed = instruction.transpose_a in ("TRANSPOSE", "ADJOINT")
     if instruction.left_side:
         free, contracted = (columns, rows) if is_transposed else (rows, columns)
         builder.factor([free, rows], [None], matrix[free], Kind.REPLICATE)

@@ -13,7 +13,8 @@ from hlo_run.sharding.shardy.export import Export, close
 from hlo_run.sharding.shardy.graph import ShardingSlot, ValueGraph, arguments_of_regions
 from hlo_run.sharding.shardy.loops import put_invariants_last
 from hlo_run.sharding.shardy.propagate import Propagation
-from hlo_run.sharding.shardy.round_trip import round_trip
+from hlo_run.sharding.shardy.round_trip.names import rename, write_origins
+from hlo_run.sharding.shardy.round_trip.shapes import round_trip
 from hlo_run.sharding.shardy.unreduced import complete_sums
 
 
@@ -22,6 +23,8 @@ def run_shardy(module: HloModule) -> None:
 
     The module's call graph must be flat. Raises Unsupported for annotations that cannot be read or do not fit.
     """
+    taken = module.instruction_names.copy(), module.computation_names.copy()
+    write_origins(module)
     annotations = Annotations.of(module)
     wanted = _take_results(module, annotations)
     _share_elements(module)
@@ -49,6 +52,9 @@ def run_shardy(module: HloModule) -> None:
     remove_dead(module)
     capture_arguments(module)
     round_trip(module)
+    # XLA makes a new module, so the names given above are free.
+    module.instruction_names, module.computation_names = taken
+    rename(module, changing)
 
 
 def _give_unreduced(graph: ValueGraph, sums: Given) -> None:

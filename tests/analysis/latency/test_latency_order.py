@@ -132,3 +132,56 @@ def test_a_start_whose_done_is_outside_waits_for_it() -> None:
     order = _order(_grouped(_TWO, dict.fromkeys(("v", "g"), '_scheduling_group_id="3"')))
     assert sorted(order) == sorted(_order(_TWO))
     assert order.index("v") < order.index("g") < order.index("vd")
+
+
+_UPDATE = """HloModule m, is_scheduled=true
+slice { x = f32[4,8] parameter(0) i = s32[] parameter(1) z = s32[] constant(0)
+  ROOT s = f32[1,8] dynamic-slice(x, i, z), dynamic_slice_sizes={1,8} }
+slices { x = f32[4,8] parameter(0) i = s32[] parameter(1) ROOT f = f32[1,8] fusion(x, i), kind=kLoop, calls=slice }
+put { x = f32[4,8]{1,0S} parameter(0) y = f32[1,8] parameter(1) i = s32[] parameter(2) z = s32[] constant(0)
+  ROOT u = f32[4,8]{1,0S} dynamic-update-slice(x, y, i, z) }
+puts { x = f32[4,8]{1,0S} parameter(0) y = f32[1,8] parameter(1) i = s32[] parameter(2)
+  ROOT f = f32[4,8]{1,0S} fusion(x, y, i), kind=kLoop, calls=put }
+c { x = f32[1,8] parameter(0) ROOT y = f32[1,8] negate(x) }
+ENTRY e {
+  x = f32[4,8] parameter(0)
+  y = f32[1,8] parameter(1)
+  i = s32[] parameter(2)
+  h = f32[4,8]{1,0S} parameter(3)
+  first = ((f32[4,8], s32[]), f32[1,8], u32[]) async-start(x, i), calls=slices
+  sd = f32[1,8] async-done(first)
+  n = f32[1,8] fusion(sd), kind=kLoop, calls=c
+  other = ((f32[4,8]{1,0S}, f32[1,8], s32[]), f32[4,8]{1,0S}, u32[]) async-start(h, y, i), calls=puts
+  ud = f32[4,8]{1,0S} async-done(other)
+  ROOT t = (f32[4,8]{1,0S}, f32[1,8]) tuple(ud, n)
+}"""
+
+
+def test_the_start_of_an_update_of_host_memory_is_early() -> None:
+    here, on_host = (_order(_UPDATE.replace("0S", space)) for space in ("0", "0:S(5)"))
+    assert here.index("first") < here.index("other")
+    assert on_host.index("other") < on_host.index("first")
+
+
+_SYNC = """HloModule m, is_scheduled=true, replica_count=2
+gather { x = f32[256] parameter(0) ROOT y = f32[512] all-gather(x), replica_groups={{0,1}}, dimensions={0} }
+c { z = f32[256] parameter(0) ROOT n = f32[256] negate(z) }
+ENTRY e {
+  p = f32[256] parameter(0)
+  q = f32[256] parameter(1)
+  f = f32[256] fusion(q), kind=kLoop, calls=c
+  start = ((f32[256]), f32[512]) async-start(p), calls=gather, backend_config={"collective_backend_config":{"is_sync":MARK}}
+  done = f32[512] async-done(start)
+  ROOT t = (f32[256], f32[512]) tuple(f, done)
+}"""
+
+
+def test_a_wrapped_synchronous_collective_keeps_its_place() -> None:
+    def early(is_sync: str) -> bool:
+        module = parse(_SYNC.replace("MARK", is_sync))
+        assert module.schedule is not None
+        order = [instruction.name for instruction in early_and_late(module.entry, module.schedule[module.entry])]
+        return order.index("start") < order.index("f")
+
+    assert early("false")
+    assert not early("true")

@@ -37,6 +37,14 @@ def test_an_index_may_count_from_the_end() -> None:
     assert _meaning(WRAPPED) == Meaning("indices", (0, 9), rare=(-10, -1), stray=(-12, 11))
 
 
+def test_a_comparison_is_off_by_one_at_the_edges() -> None:
+    assert Meaning("indices", (0, 9), rare=(-10, -1), bounds=(4,)).edges == (0, 9, 4)
+    assert Meaning("indices", (0, 9), is_distinct=True).edges == ()
+    module = hlo_run.parse(f"HloModule m ENTRY e {{{WRAPPED} }}")
+    drawn = [make_fake_arguments(module, seed, draw=Draw(unusual=True))[0] for seed in range(20)]
+    assert {0, 9} <= {int(index) for values in drawn for index in np.asarray(values)}
+
+
 def test_an_index_that_also_goes_plain_is_not_negative() -> None:
     body = (
         WRAPPED.replace("ROOT g", "g")
@@ -153,7 +161,7 @@ def test_numbers_need_no_order_behind_the_number_of_their_row() -> None:
 
 def test_unusual_integers_are_out_of_bounds_and_from_the_end() -> None:
     module = hlo_run.parse(f"HloModule m\nENTRY e {{\n{WRAPPED}\n}}")
-    drawn = [make_fake_arguments(module, seed, draw=Draw(unusual=True))[0] for seed in range(20)]
+    drawn = [make_fake_arguments(module, seed, draw=Draw(unusual=True))[0] for seed in range(40)]
     found = {int(number) for values in drawn for number in np.asarray(values)}
     assert min(found) < -10
     assert max(found) > 9
@@ -238,6 +246,17 @@ sums {
     assert meaning == Meaning("indices", (0, 4), stray=(-2, 6), is_sorted=True, is_scattered=True)
 
 
+def test_the_window_of_a_scatter_is_in_bounds() -> None:
+    body = """
+  i = s32[4,1] parameter(0)
+  x = f32[10] parameter(1)
+  y = f32[4,3] parameter(2)
+  ROOT s = f32[10] scatter(x, i, y), update_window_dims={1}, inserted_window_dims={}, scatter_dims_to_operand_dims={0},
+    index_vector_dim=1, to_apply=add"""
+    meaning = _meaning(body, "add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT s = f32[] add(a, b) }")
+    assert meaning == Meaning("indices", (0, 7), stray=(-2, 9), is_scattered=True)
+
+
 def test_a_number_of_steps_is_a_small_count() -> None:
     body = """
   step = s32[] parameter(0)
@@ -259,14 +278,14 @@ def test_a_count_up_to_the_end_of_a_warmup_is_not_zero() -> None:
   end = s32[] constant(100)
   warm = s32[] clamp(zero, step, end)
   ROOT f = f32[] convert(warm)"""
-    assert _meaning(body) == Meaning("numbers", (1, 125))
+    assert _meaning(body) == Meaning("numbers", (1, 125), bounds=(100,))
 
 
 @pytest.mark.parametrize(
     ("op", "expected"),
     [
-        ("compare(i, fives), direction=LT", Meaning("numbers", (3, 7))),
-        ("clamp(zeros, i, fives)", Meaning("numbers", (-2, 7))),
+        ("compare(i, fives), direction=LT", Meaning("numbers", (3, 7), bounds=(5,))),
+        ("clamp(zeros, i, fives)", Meaning("numbers", (-2, 7), bounds=(0, 5))),
         ("compare(i, zeros), direction=EQ", Meaning(ALL_BITS, (-(1 << 31), (1 << 31) - 1), rare=(-2, 2))),
         ("remainder(i, fives)", None),
         ("xor(i, fives)", None),

@@ -69,6 +69,46 @@ def test_another_comparison_is_found(result: str) -> None:
         assert _judged("LE", result, [zeros, np.zeros(64, np.float32)], np.zeros(64)).mismatches == 64
 
 
+def test_no_rounding_makes_a_number_infinite() -> None:
+    module = hlo_run.parse(
+        "HloModule m ENTRY e { p = f32[64] parameter(0) x = f32[64] exponential(p) i = f32[] constant(inf) "
+        "b = f32[64] broadcast(i), dimensions={} c = pred[64] compare(x, b), direction=EQ z = f32[] constant(0) "
+        "zs = f32[64] broadcast(z), dimensions={} ROOT s = f32[64] select(c, zs, x) }"
+    )
+    p = np.linspace(-3, 3, 64, dtype=np.float32)
+    expected: Any = Reference(module).run([[p]])[0]
+    assert judge_alone(module, [p], expected, np.zeros(64, np.float32), ErrorSpec(1e-3, 1e-3)).mismatches == 64
+
+
+def test_the_largest_of_several_nans_may_be_any_of_them() -> None:
+    module = hlo_run.parse(
+        """HloModule m
+        first {
+          a = f32[] parameter(0) i = s32[] parameter(1) b = f32[] parameter(2) j = s32[] parameter(3)
+          more = pred[] compare(a, b), direction=GT is_nan = pred[] compare(a, a), direction=NE
+          takes_a = pred[] or(more, is_nan)
+          x = f32[] select(takes_a, a, b) k = s32[] select(takes_a, i, j)
+          ROOT t = (f32[], s32[]) tuple(x, k)
+        }
+        ENTRY e {
+          p = f32[4,8] parameter(0) n = s32[4,8] iota(), iota_dimension=1
+          least = f32[] constant(-inf) none = s32[] constant(0)
+          ROOT r = (f32[4], s32[4]) reduce(p, n, least, none), dimensions={1}, to_apply=first
+        }"""
+    )
+    p = np.tile(np.arange(8, dtype=np.float32), (4, 1))
+    p[0, [2, 5]] = np.nan
+    expected: Any = Reference(module).run([[p]])[0]
+    assert list(expected[1]) == [2, 7, 7, 7]
+
+    def judged(places: list[int]) -> Comparison:
+        actual = (expected[0], np.array(places, np.int32))
+        return judge_alone(module, [p], expected, actual, ErrorSpec(1e-3, 1e-3))
+
+    assert judged([5, 7, 7, 7]).ok
+    assert judged([4, 7, 7, 6]).mismatches == 2
+
+
 def test_a_rounded_integer_may_be_the_next_one() -> None:
     module = hlo_run.parse(
         "HloModule m ENTRY e { p = f32[64] parameter(0) t = f32[] constant(0.1) c = f32[64] broadcast(t), dimensions={} "

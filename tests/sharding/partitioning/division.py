@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hlo_run.backends.tiles import join_results, leaves_of, split_arguments
-from hlo_run.hlo_passes.control_flow.call_inliner import CallInliner
+from hlo_run.hlo_passes.control_flow.calls.call_inliner import CallInliner
 from hlo_run.ops.parse import parse
 from hlo_run.ops.verify import verify
 from hlo_run.options import CompileOptions

@@ -118,7 +118,7 @@ def _decrement(before: Array, limit: Array) -> Array:
 
 def _combine_halves(operation: str, before: Array, value: Array, type_name: str) -> Array:
     """Add f16 or bf16, single or packed in pairs, or take their minimum or maximum."""
-    half: Any = ml_dtypes.bfloat16 if type_name.startswith("bf16") else np.float16
+    half: object = ml_dtypes.bfloat16 if type_name.startswith("bf16") else np.float16
     a = before.view(np.uint16).view(half).astype(np.float32)
     b = value.view(np.uint16).view(half).astype(np.float32)
     result = a + b if operation == "add" else {"min": minimum, "max": maximum}[operation](a, b)

@@ -74,7 +74,7 @@ _FORM_WIDTH = {
     "pred": 1,
 }
 _VARIABLE = re.compile(r"\bv\d+\b")
-_CONSTANT_NAMESPACE: dict[str, Any] = {
+_CONSTANT_NAMESPACE: dict[str, object] = {
     **{f"{kind}{size}": np.dtype(f"{kind}{size}") for kind in "iuf" for size in (1, 2, 4, 8) if (kind, size) != ("f", 1)},
     "half": np.dtype(np.float16),
     "bfloat": np.dtype(ml_dtypes.bfloat16),

@@ -270,7 +270,7 @@ def _pass_warp_barrier(lanes: Lanes, line: int) -> None:
         lanes.observer.barrier(lanes, "warp", line)
 
 
-def _public(module: ModuleType) -> dict[str, Any]:
+def _public(module: ModuleType) -> dict[str, object]:
     return {
         name: value
         for name, value in vars(module).items()
@@ -278,7 +278,7 @@ def _public(module: ModuleType) -> dict[str, Any]:
     }
 
 
-_NAMESPACE: dict[str, Any] = {
+_NAMESPACE: dict[str, object] = {
     **_public(float_numerics),
     **_public(float_functions),
     **_public(approximations),

@@ -12,6 +12,7 @@ from msgspec import Struct
 from hlo_run.backends.host.ptx.control_flow import Block, Exit, FunctionBlocks, KernelGraph
 from hlo_run.backends.host.ptx.instruction_set import Operation
 from hlo_run.errors import Unsupported
+from hlo_run.walks import walk
 
 
 class Phase(Struct, frozen=True):
@@ -74,16 +75,9 @@ def _phase(blocks: list[Block], entry: int, body: tuple[list[int], list[int]], n
 
 def _reach(blocks: list[Block], entry: int) -> tuple[list[int], list[int]]:
     """Return the blocks reachable from `entry` without a meeting, and the meetings reached, both ascending."""
-    inside, ends = {entry}, set[int]()
-    pending = [entry]
-    while pending:
-        for target in blocks[pending.pop()].successors():
-            if blocks[target].cut is not None:
-                ends.add(target)
-            elif target not in inside:
-                inside.add(target)
-                pending.append(target)
-    return sorted(inside), sorted(ends)
+    inside = sorted(walk([entry], lambda index: _onward(blocks, index)))
+    ends = {target for index in inside for target in blocks[index].successors() if blocks[target].cut is not None}
+    return inside, sorted(ends)
 
 
 def _onward(blocks: list[Block], index: int) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ what its manual allows (some units in the last place of f32).
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -190,7 +189,7 @@ def _reduced(x: F32) -> tuple[NDArray[np.int64], F64]:
     high, low = turn_tables()
     bits = x.view(np.uint32)
     field = bits >> np.uint32(23)
-    mantissa: Any = ((bits & np.uint32(0x7FFFFF)) | np.uint32(0x800000)).astype(np.uint64)
+    mantissa = ((bits & np.uint32(0x7FFFFF)) | np.uint32(0x800000)).astype(np.uint64)
     product = mantissa * high[field] + ((mantissa * low[field]) >> np.uint64(32))
     turns = (product + np.uint64(1 << 61)) >> np.uint64(62)
     fraction = (product - (turns << np.uint64(62))).view(np.int64)

@@ -60,7 +60,7 @@ def _split(module: HloModule, reduce: HloInstruction, partitions: int, others: s
     across = tuple(tuple(range(first, partitions, size)) for first in range(size))
     if within not in others and across not in others:
         return
-    before = reduce.attrs["replica_groups"]
+    before = reduce.replica_groups
     reduce.attrs["replica_groups"] = ReplicaGroups(within)
     if own_shard(reduce) is None:
         reduce.attrs["replica_groups"] = before

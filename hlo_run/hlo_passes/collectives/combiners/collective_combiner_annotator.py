@@ -4,7 +4,8 @@
     a = f32[8] all-reduce(x), ..       =>   a = f32[8] all-reduce(x), .., frontend_attributes={sync_collective="true"}
 
 A trial decides: a copy of the module gets asynchronous collectives and a schedule. The limit is the device's memory, by the slop
-factor of the scheduler, without the peak of the trial. Nothing happens if no memory is left. XLA's `CollectiveCombinerAnnotator`.
+factor of the scheduler, without the peak of the trial. Nothing happens if no memory is left, or for devices of one host: those
+are fast enough without. XLA's `CollectiveCombinerAnnotator`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.latency.async_kinds import is_sync
+from hlo_run.analysis.latency.collective_times import network_of
 from hlo_run.analysis.latency.least_memory import least_memory_orders
 from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloModule
@@ -37,6 +39,9 @@ class CollectiveCombinerAnnotator(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
+        network = network_of(ctx.target, ctx.options.xla_gpu_analytical_latency_estimator_options)
+        if module.replica_count * module.num_partitions <= network.devices_per_host:
+            return
         collectives = module.instructions_of(*COLLECTIVE)
         for number, collective in enumerate(collectives):
             set_frontend_attribute(collective, _NUMBER, str(number))

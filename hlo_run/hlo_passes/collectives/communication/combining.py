@@ -149,7 +149,9 @@ def _combine_group(module: HloModule, group: Sequence[HloInstruction], merges: b
     made = combiner.add_with(first.opcode, shape, operands, attributes, dict(first.called))
     if first.opcode != "collective-permute":
         made.attrs["backend_config"] = to_json(dict(NO_RECORD))
-    is_pipelined, is_made = any(combiner_key(i)[1] for i in group), any(map(_is_of_partitioner, group))
+    is_pipelined = any(combiner_key(i)[1] for i in group)
+    # XLA marks no permute.
+    is_made = first.opcode != "collective-permute" and any(map(_is_of_partitioner, group))
     if is_pipelined or is_made:
         set_collective_config(made, is_pipelined=is_pipelined, is_spmd_generated=is_made)
     domains = [str(collective_config(i).get("communication_domain", UNSPECIFIED_DOMAIN)) for i in group]
@@ -219,5 +221,5 @@ def combiner_key(instruction: HloInstruction) -> tuple[str, bool, str]:
     These are the names that a framework gave collectives that may be combined, and that start together; "" without one.
     """
     name, group = (frontend_attribute(instruction, key) or "" for key in ("combiner_key", "collective_group_key"))
-    config = str(instruction.attrs.get("backend_config") or "")
+    config = instruction.backend_config
     return name, '"is_pipelined":true' in config.replace(" ", ""), group

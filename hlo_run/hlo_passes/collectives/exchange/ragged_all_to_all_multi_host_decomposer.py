@@ -143,7 +143,7 @@ class _Decomposition(Struct):
     def _own_places(self, places: HloInstruction) -> HloInstruction:
         """Return where the pieces that this device receives go in its output. The senders know that."""
         split = self._reshape(places, (len(self.groups.order), self._by_host[2]))
-        groups = self.old.attrs["replica_groups"]
+        groups = self.old.replica_groups
         sent = self._collective("all-to-all", split.shape, [split], self.old.replica_groups.groups(), dimensions=(0,))
         sent.attrs["replica_groups"] = groups
         return self._reshape(sent, places.shape.dims)

@@ -23,6 +23,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import is_ordered
 from hlo_run.hlo_passes.collectives.pipelining.cloning import Copier, Map, element, keep_order, made, set_group
 from hlo_run.hlo_passes.collectives.pipelining.counted_loops import CountedLoop, is_element
+from hlo_run.walks import post_order
 
 
 class Chain(Struct, frozen=True):
@@ -46,23 +47,12 @@ def chains(loop: CountedLoop, chosen: Callable[[HloInstruction], bool], shares: 
 
 def _before(collective: HloInstruction, loop: CountedLoop, unchanged: set[int]) -> list[HloInstruction] | None:
     """Return what a collective depends on, operands first; None if it depends on what an iteration changes."""
-    chain: list[HloInstruction] = []
-    seen = {collective}
-    stack = [(collective, iter(collective.operands))]
-    while stack:
-        value, operands = stack[-1]
-        operand = next(operands, None)
-        if operand is None:
-            stack.pop()
-            if value is not collective:
-                chain.append(value)
-        elif operand.opcode != "parameter" and operand not in seen:
-            if is_element(operand) and not (loop.is_counter(operand) or operand.tuple_index in unchanged or _is_single(operand)):
-                return None
-            if has_side_effect(operand) and operand.opcode not in COLLECTIVE:
-                return None
-            seen.add(operand)
-            stack.append((operand, iter(operand.operands)))
+    *chain, _ = post_order(collective, lambda value: [operand for operand in value.operands if operand.opcode != "parameter"])
+    for value in chain:
+        if is_element(value) and not (loop.is_counter(value) or value.tuple_index in unchanged or _is_single(value)):
+            return None
+        if has_side_effect(value) and value.opcode not in COLLECTIVE:
+            return None
     return chain
 
 

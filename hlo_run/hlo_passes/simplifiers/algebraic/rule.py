@@ -62,7 +62,7 @@ class Rewriter(Editor):
         bare = self.bare
         return bare.add("broadcast", without_dynamic_dims(shape), [bare.constant(0, shape.element_type)], dimensions=())
 
-    def splat(self, value: Any, shape: Shape) -> HloInstruction:
+    def splat(self, value: object, shape: Shape) -> HloInstruction:
         """Return an array of equal elements: a constant, broadcast if the shape has dimensions."""
         scalar = self.constant(value, shape.element_type)
         return scalar if not shape.dims else self.add("broadcast", without_dynamic_dims(shape), [scalar], dimensions=())
@@ -132,10 +132,20 @@ def splat_value(value: HloInstruction) -> Any:
     return first if first is not None and bool((literal == first).all()) else None
 
 
+# The number that `is_all` compares with, and an element type → the number in that type. Rules ask for few numbers.
+_CONVERTED: dict[tuple[complex, object], Any] = {}
+
+
 def is_all(value: HloInstruction, number: complex) -> bool:
     """Return True if every element is known to be `number`; both float zeros are equal to 0."""
     found = splat_value(value)
-    return found is not None and bool(found == np.asarray(number).astype(found.dtype))
+    if found is None:
+        return False
+    key = number, found.dtype
+    wanted = _CONVERTED.get(key)
+    if wanted is None:
+        wanted = _CONVERTED[key] = np.asarray(number).astype(found.dtype)
+    return bool(found == wanted)
 
 
 def is_constant(value: HloInstruction) -> bool:

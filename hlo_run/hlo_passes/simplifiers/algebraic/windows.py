@@ -28,8 +28,7 @@ def neutral_reduction(i: HloInstruction) -> Opcode | None:
 
 
 def _window(i: HloInstruction) -> Window | None:
-    window = i.attrs.get("window")
-    return window if isinstance(window, Window) and len(i.operands) == 2 and not i.shape.is_tuple else None
+    return i.window if i.window.dims and len(i.operands) == 2 and not i.shape.is_tuple else None
 
 
 def window_of_one(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -83,7 +83,7 @@ class _Convolution(Struct, frozen=True):
         for entry, source, target in zip(entries, labels.input.spatial_dims, labels.output.spatial_dims, strict=True):
             padded = 1 + (left[source] - 1) * entry.base_dilation + entry.pad_low + entry.pad_high
             sizes[target] = (padded - (1 + (entry.size - 1) * entry.window_dilation)) // entry.stride + 1
-        made = lhs.builder.clone(hlo, replace(hlo.shape, dims=tuple(sizes)), [lhs.hlo, rhs.hlo])
+        made = lhs.builder.clone(hlo, replace(hlo.shape, dims=tuple(sizes)), [lhs.hlo, rhs.hlo], "convolution")
         made.attrs["window"] = Window(tuple(entries))
         if not entries:
             del made.attrs["window"]

@@ -23,7 +23,7 @@ def dynamic_slice(v: Visit) -> Part:
         return v.by_default()
     value = v.parts[0].reshard(v.leaf).hlo
     starts = _starts(v, 1, source, target)
-    made = v.clone([value, *starts])
+    made = v.clone([value, *starts], name="dynamic-slice")
     made.attrs["dynamic_slice_sizes"] = made.shape.dims
     return v.made(made)
 

@@ -166,7 +166,7 @@ def _sharding_of_data(v: Visit, whole: Shape) -> Sharding:
 
 def _give(v: Visit, b: Builder, data: HloInstruction, token: HloInstruction) -> HloInstruction:
     made = b.clone(v.hlo, v.hlo.shape, [data, token])
-    given = v.hlo.attrs.get("outfeed_shape")
+    given = v.hlo.outfeed_shape
     if isinstance(given, Shape):
         made.attrs["outfeed_shape"] = data.shape.in_layout_of(given)
     return made

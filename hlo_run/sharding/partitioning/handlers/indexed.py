@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import SingleSharding
 from hlo_run.records import replace
@@ -258,9 +257,7 @@ _SHARES: dict[Opcode, Callable[[HloInstruction], float]] = {
 
 
 def _group_size(collective: HloInstruction) -> int:
-    groups = collective.attrs.get("replica_groups")
-    assert isinstance(groups, ReplicaGroups), "a collective of groups"
-    return len(groups.groups()[0])
+    return len(collective.replica_groups.groups()[0])
 
 
 def _moved(instruction: HloInstruction) -> float:

@@ -140,19 +140,19 @@ def element(v: Visit) -> Part:
 
 def loop(v: Visit) -> Part:
     """Handle a while; its computations are partitioned already."""
-    return v.made(v.clone([v.parts[0].reshard(v.sharding).hlo]))
+    return v.made(v.clone([v.parts[0].reshard(v.sharding).hlo], name="while"))
 
 
 def call(v: Visit) -> Part:
     """Handle a call; its computation is partitioned already."""
-    return v.made(v.clone([part.hlo for part in v.parts]))
+    return v.made(v.clone([part.hlo for part in v.parts], name="call"))
 
 
 def conditional(v: Visit) -> Part:
     """Handle a conditional: all devices know which branch is taken."""
     predicate, *arguments = v.parts
     chosen = predicate.hlo if predicate.leaf.is_manual else predicate.replicate().hlo
-    return v.made(v.clone([chosen, *(part.hlo for part in arguments)]))
+    return v.made(v.clone([chosen, *(part.hlo for part in arguments)], name="conditional"))
 
 
 def custom_call(v: Visit) -> Part:

@@ -104,7 +104,7 @@ def reduce_window(v: Visit) -> Part:
     def sized(shape: Shape) -> Shape:
         return replace(shape, dims=tuple(dims))
 
-    made = v.b.clone(v.hlo, wanted.map_leaves(sized), [*(one.value for one in found), *inits])
+    made = v.b.clone(v.hlo, wanted.map_leaves(sized), [*(one.value for one in found), *inits], "reduce-window")
     made.attrs["window"] = window
     if found[0].starts is not None and not v.hlo.shape.is_tuple:
         made = v.b.dynamic_slice(made, found[0].starts, wanted.dims)

@@ -147,7 +147,8 @@ def _partition(s: _Scatter, recurses: bool) -> HloInstruction:
     updates = [part.replicate().hlo for part in s.updates]
     shapes = tuple(value.shape for value in operands)
     shape = shapes[0] if len(shapes) == 1 else Shape.make_tuple(shapes)
-    return s.resharded(s.operand.builder.clone(s.hlo, shape, [*operands, s.indices.replicate().hlo, *updates]), REPLICATED)
+    values = [*operands, s.indices.replicate().hlo, *updates]
+    return s.resharded(s.operand.builder.clone(s.hlo, shape, values, "scatter"), REPLICATED)
 
 
 def _by_batching(s: _Scatter, recurses: bool) -> HloInstruction | None:

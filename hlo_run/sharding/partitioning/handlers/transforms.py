@@ -1,4 +1,4 @@
-"""Fourier transforms along a dimension that all devices divide.
+"""Fourier transforms of tiles, also along a dimension that all devices divide.
 
     transform of n*p elements on p devices   =>   shuffle: device d gets the elements d, d+p, d+2p, ..
                                                   y_d = transform of these n, each times a power of the (n*p)-th root of 1
@@ -30,11 +30,18 @@ _LEAST_RANK = 3
 
 
 def fft(v: Visit) -> Part:
-    """Handle a complex transform whose last dimension all devices divide; others are computed whole."""
+    """Handle transforms of which no transformed dimension is divided, and complex ones whose last dimension all devices divide.
+
+    Others are computed whole.
+    """
     hlo, count = v.hlo, v.partitions
+    if v.leaf.tiles is not None and all(
+        tiles == 1 for tiles in v.leaf.dims[hlo.shape.rank - len(hlo.fft_length) : hlo.shape.rank]
+    ):
+        return v.made(v.clone([v.parts[0].reshard(v.leaf).hlo]))
     size = hlo.operands[0].shape.dims[-1] if hlo.shape.rank >= _LEAST_RANK else 0
     is_divided = v.leaf.tiles is not None and v.leaf.dims[hlo.shape.rank - 1] == count
-    if not size or hlo.attrs["fft_type"] != "FFT" or size != hlo.fft_length[-1] or size % count or not is_divided:
+    if not size or hlo.fft_type != "FFT" or size != hlo.fft_length[-1] or size % count or not is_divided:
         return v.by_default()
     part = zero_excess(v.parts[0].reshard(v.leaf))
     tile = part.hlo

@@ -46,10 +46,10 @@ class Visit(Struct, frozen=True):
         part = Part(hlo, self.hlo.shape, self.sharding if sharding is None else sharding, self.state)
         return part if sharding is None else part.reshard(self.sharding)
 
-    def clone(self, operands: Sequence[HloInstruction], sharding: Sharding | None = None) -> HloInstruction:
-        """Add a copy of the instruction with the shape of a part under `sharding` (default: the wanted one)."""
+    def clone(self, operands: Sequence[HloInstruction], sharding: Sharding | None = None, name: str = "") -> HloInstruction:
+        """Add a copy of the instruction with the shape of a part under `sharding` (default: the wanted one), and a name."""
         shape = shard_shape(self.hlo.shape, self.sharding if sharding is None else sharding)
-        return self.b.clone(self.hlo, shape, operands)
+        return self.b.clone(self.hlo, shape, operands, name)
 
     def whole_operands(self) -> list[HloInstruction]:
         """Return the whole operands, replicated."""

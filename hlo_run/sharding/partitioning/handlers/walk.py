@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from hlo_run.errors import Unsupported
+from hlo_run.hlo.fused_names import clone_name
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import opcode_set
+from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo.values.sharding import Sharding
 from hlo_run.records import replace
@@ -95,8 +97,15 @@ def _manual(state: State, instruction: HloInstruction, operands: tuple[Part, ...
         alone = for_shape(part.base, [one if leaf.is_manual else leaf for leaf in leaves])
         wanted = for_shape(part.base, [one] * len(leaves))
         values.append(part.with_value(part.hlo, alone).reshard(wanted).hlo)
-    made = state.builder.clone(instruction, instruction.shape, values)
+    made = state.builder.clone(instruction, instruction.shape, values, _name_in_region(instruction))
     return Part(made, instruction.shape, sharding, state)
+
+
+def _name_in_region(instruction: HloInstruction) -> str:
+    """Return the name of the copy, "" for the same: XLA makes control flow anew, and copies constants in another way."""
+    if instruction.opcode == "constant":
+        return clone_name(instruction.name)
+    return instruction.opcode if instruction.opcode in CONTROL_FLOW else ""
 
 
 def _reads_manual(instruction: HloInstruction, operands: tuple[Part, ...]) -> bool:

@@ -1,0 +1,1 @@
+"""Passes that inline, make, mark or share calls, and their steps."""

@@ -1,0 +1,1 @@
+"""Passes about conditionals, and their steps."""

@@ -1,0 +1,1 @@
+"""Passes about convolutions: other forms of them, and cuDNN's calls."""

@@ -1,1 +1,0 @@
-"""Expanders of gathers, scatters and dynamic indices."""

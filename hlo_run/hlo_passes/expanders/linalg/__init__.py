@@ -1,1 +1,0 @@
-"""Expanders of linear algebra."""

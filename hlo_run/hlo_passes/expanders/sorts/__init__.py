@@ -1,1 +1,0 @@
-"""Expanders of sorts and top-k."""

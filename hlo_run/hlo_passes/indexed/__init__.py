@@ -1,0 +1,1 @@
+"""Passes about gathers and scatters, and about slices at dynamic indices."""

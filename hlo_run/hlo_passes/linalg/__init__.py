@@ -1,0 +1,1 @@
+"""Expanders of decompositions and triangular solves."""

@@ -1,0 +1,1 @@
+"""Expanders of random numbers, and the counter that the device keeps."""

@@ -1,0 +1,1 @@
+"""Passes about scans: loops, windows and CUB's calls."""

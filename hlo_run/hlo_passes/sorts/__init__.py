@@ -1,0 +1,1 @@
+"""Passes about sorts and top-k: expansion, simplification, and CUB's calls with the size of their scratch memory."""
