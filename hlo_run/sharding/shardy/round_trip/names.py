@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from hlo_run.hlo.attributes.stack_frames import StackFrame, StackFrames
 from hlo_run.hlo.call_order import CallOrder
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.names import NameUniquer
@@ -41,8 +42,10 @@ def rename(module: HloModule, changing: Mapping[HloInstruction, int]) -> None:
     The names differ from those that the module has given before.
     `changing` has the number of results of each loop: the values that it does not change come after them and are no results.
     """
-    names = _Names(changing)
+    names = _Names(changing, module.stack_frames)
     names.build(module.entry, "main")
+    if names.frames is not None:
+        module.attrs["stack_frames"] = names.frames
     module.computations.sort(key={built[0]: place for place, built in enumerate(names.built)}.__getitem__)
     module.call_order = CallOrder()
     for computation, wanted, instructions in names.built:
@@ -60,10 +63,15 @@ def rename(module: HloModule, changing: Mapping[HloInstruction, int]) -> None:
 
 
 class _Names:
-    """Names what XLA's exporter makes; `built` has the computations as they are completed, with their instructions."""
+    """Names what XLA's exporter makes; `built` has the computations as they are completed, with their instructions.
 
-    def __init__(self, changing: Mapping[HloInstruction, int]) -> None:
+    `frames` are the stack frames of these instructions, in the order of their making. StableHLO keeps their beginnings only.
+    """
+
+    def __init__(self, changing: Mapping[HloInstruction, int], frames: StackFrames | None) -> None:
         self._changing = changing
+        self._old_frames = frames
+        self.frames = None if frames is None else StackFrames()
         self._unique = NameUniquer()
         self._functions: dict[str, int] = {}
         self._regions = 0
@@ -77,6 +85,8 @@ class _Names:
         for parameter in parameters:
             if is_region:
                 _give_origin(parameter, None if parameter.shape.is_tuple else OpMetadata(op_name=origin.op_name))
+            else:
+                self._renumber_frame(parameter)
             made.append((parameter, self._of(_argument_name(parameter) if is_region else _root(parameter))))
         elements: set[HloInstruction] = set()
         if is_region and len(parameters) == 1 and parameters[0].shape.is_tuple:
@@ -90,6 +100,7 @@ class _Names:
                 _give_origin(instruction, _origin(users[0]) if users else None)
             elif instruction.opcode == "constant":
                 _give_origin(instruction, None)
+            self._renumber_frame(instruction)
             root = _root(instruction)
             made.append((instruction, self._of(root)))
             if instruction.shape.is_tuple and instruction.opcode != "tuple":
@@ -103,6 +114,19 @@ class _Names:
         name = _BODY if name.startswith(_BODY) else name
         number = self._functions[name] = self._functions.get(name, -1) + 1
         return f"{name}_{number - 1}" if number else name
+
+    def _renumber_frame(self, instruction: HloInstruction) -> None:
+        origin = _origin(instruction)
+        if origin is None or not origin.stack_frame_id or self._old_frames is None or self.frames is None:
+            return
+        chain: list[StackFrame] = []
+        number = origin.stack_frame_id
+        while 0 < number <= len(self._old_frames.frames):
+            chain.append(self._old_frames.frames[number - 1])
+            number = chain[-1].parent
+        for frame in reversed(chain):
+            number = self.frames.number(replace(frame, end_line=frame.line, end_column=frame.column, parent=number))
+        instruction.attrs["metadata"] = replace(origin, stack_frame_id=number)
 
     def _of(self, root: str) -> str:
         return self._unique.unique(f"{root}.0")
