@@ -78,6 +78,11 @@ VALUES: dict[str, tuple[str, ...]] = {
 # XLA prints its flags if it does not know a value.
 _USAGE = "--xla_dump"
 _UNKNOWN_VALUE = "XLA's command line does not take the value"
+_UNKNOWN_FLAG = "Unknown flag in XLA_FLAGS"
+# Errors that say nothing of the flag: the machine lacks a library.
+_OF_THE_MACHINE = re.compile("nvJitLink", re.IGNORECASE)
+# Files that only say more about the same compilation.
+_MORE_DUMPS = re.compile(r"^files$|^autotuner_|[.]riegeli$")
 _CHECK = re.compile(r"^F\S* [\d:.]+ +\d+ [\w.]+:\d+\] (.*)$", re.MULTILINE)
 _NAME = re.compile(r"^module_\d+\.")
 _PTX_OR_LLVM = re.compile(r"\.(ptx|ll)$")
@@ -325,6 +330,13 @@ def main() -> int:
         values = values_of(option)
         for value in values:
             found = trials.made(option.name, value)
+            errors = [kinds.get("error", "") for kinds in found.values()]
+            if all(_UNKNOWN_FLAG in error or error == _UNKNOWN_VALUE for error in errors):
+                print(f"{option.verdict} {option.name}={value}: XLA does not read it", flush=True)
+                continue
+            if any(map(_OF_THE_MACHINE.search, errors)):
+                print(f"{option.verdict} {option.name}={value}: not tried ({next(filter(None, errors))})", flush=True)
+                continue
             changed = trials.changes(found)
             for name, kinds in changed.items():
                 verdict = ""
@@ -335,7 +347,7 @@ def main() -> int:
                     ours = our_hlo(file, [f"--{option.name}={value}"])
                     verdict = follows((default[name]["HLO"], ours_by_default[name]), (found[name]["HLO"], ours))
                 rows.append("\t".join([option.name, value, option.verdict, name, ", ".join(kinds), verdict]))
-            changing = sorted(name for name, kinds in changed.items() if set(kinds) - {"files"})
+            changing = sorted(name for name, kinds in changed.items() if not all(map(_MORE_DUMPS.search, kinds)))
             recorded.append(f"{option.name}\t{value}\t{','.join(changing)}")
             text = "; ".join(f"{name}: {', '.join(kinds)}" for name, kinds in changed.items() if kinds)
             print(f"{option.verdict} {option.name}={value}: {text or 'no change'}", flush=True)

@@ -48,7 +48,7 @@ def sections(log: str) -> dict[str, str]:
 
 
 def canonical(text: str) -> list[str]:
-    """Return the lines without the names of values, maps and the module, and without ranges; maps are written where they are used."""
+    """Return the lines without names of values, maps and the module, and without ranges; maps stand where they are used."""
     aliases = {name: _plain_map(text) for name, text in re.findall(r"^(#\w+) = (.*)$", text, re.MULTILINE)}
     lines: list[str] = []
     for line in text.splitlines():

@@ -28,8 +28,8 @@ the kernel alone or the run ends with a device fault or a time-out. All others r
 arguments, same comparison, same later tries. *Found* are those that end with exit code 1, *missed* those that pass; *alone* those
 that the line of the kernels finds, *end to end* those that the comparison of the module's result finds, by itself if need be.
 *Rounding* are the missed ones that change the kernel's results by at most one unit of the last place of the largest number.
-*Hidden* are those that the comparison of the module's result misses, and that leave this result as it is, but for one such unit,
-on ten sets of arguments of other seeds: what follows undoes them, or never comes to them. *Of visible* is the share of the others
+*Hidden* are those that the comparison of the module's result misses, and that leave this result as it is but for four units,
+on ten other sets of arguments: what follows undoes them, or never comes to them. *Of visible* is the share of the others
 that this comparison finds.
 """
 
@@ -43,7 +43,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from mutation.alone import ROUNDINGS
+from mutation.alone import ROUNDINGS, ROUNDINGS_OF_MODULE
 from mutation.faults import KINDS
 from mutation.subject import ALONE, END_TO_END, EQUIVALENT, FOUND, HEADINGS, INVALID, MISSED, STOPPED, Outcome, outcomes
 
@@ -71,7 +71,7 @@ def table(found: Sequence[Outcome]) -> str:
             continue
         counts = Counter(outcome.verdict for outcome in some)
         rounding = sum(o.verdict == MISSED and o.units <= ROUNDINGS for o in some)
-        hidden = [o for o in some if o.verdict in (FOUND, MISSED) and o.of_result <= ROUNDINGS]
+        hidden = [o for o in some if o.verdict in (FOUND, MISSED) and o.of_result <= ROUNDINGS_OF_MODULE]
         visible = [o for o in some if o not in hidden]
         scores = (*(score(some, line) for line in ("", ALONE, END_TO_END)), score(visible, END_TO_END))
         shares = (f"{100 * share:.1f} %" for share in scores)

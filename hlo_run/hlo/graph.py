@@ -456,7 +456,7 @@ class HloModule(HeaderAttributes):
         self.has_header = has_header
         self.has_entry = has_entry
         self.has_default_entry_layout = False
-        self.convention: CallingConvention | None = None
+        self.convention: CallingConvention[HloModule] | None = None
         self.divided: DividedEntry | None = None
         self.is_propagated = False
         self.settled: dict[tuple[Hashable, HloComputation], int] = {}

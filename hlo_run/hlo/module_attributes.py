@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.values.attribute_values import AttributeValue, EntryLayout
 from hlo_run.hlo.values.literal import Literal
 
-if TYPE_CHECKING:
-    from hlo_run.hlo.graph import HloModule
-
+# The module, which the graph defines.
+_Module = TypeVar("_Module", contravariant=True)
 # An instruction has no stack frames: they are the table that the metadata of all instructions refers to.
 HeaderValue: TypeAlias = "AttributeValue | StackFrames"
 
@@ -61,13 +60,13 @@ class HeaderAttributes:
         return frames if isinstance(frames, StackFrames) else None
 
 
-class CallingConvention(Protocol):
+class CallingConvention(Protocol[_Module]):
     """Converts a function's arguments to arguments of the module made from it, and the module's result to the function's."""
 
-    def values(self, module: HloModule, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    def values(self, module: _Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         """Return a value per entry parameter, or another number of values for other arguments. Raises UsageError."""
         ...
 
-    def result(self, module: HloModule, literal: Literal) -> Literal:
+    def result(self, module: _Module, literal: Literal) -> Literal:
         """Convert the module's result to the function's."""
         ...

@@ -22,8 +22,8 @@ class CompiledMap(Struct, frozen=True):
     A constant result is an int even for arrays. So is the answer of `contains` if the domain has no checks.
     """
 
-    results: Callable[[Sequence[object], Sequence[object]], tuple[object, ...]]
-    contains: Callable[[Sequence[object], Sequence[object]], object]
+    results: Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]
+    contains: Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
 def compile_map(

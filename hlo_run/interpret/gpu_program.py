@@ -55,7 +55,7 @@ def interpret_program(module: ModuleOp, entry: str, arguments: Sequence[Array], 
     """
     memory = Memory()
     with np.errstate(all="ignore"):
-        host = _Host(module, memory, until)
+        host = _HostInterpreter(module, memory, until)
         function = host.function(entry)
         values: list[Any] = []
         for argument, given in zip(function.body.blocks[0].args, arguments, strict=True):
@@ -84,11 +84,11 @@ def interpret_kernel(
         else:
             values.append(np.asarray(given, value_dtype(type_)))
     with np.errstate(all="ignore"):
-        _Host(module, memory, until).launch(kernel, kernel, launch, values, {})
+        _HostInterpreter(module, memory, until).launch(kernel, kernel, launch, values, {})
     return Outcome(memory, values, [], [])
 
 
-class _Host(GpuKernel):
+class _HostInterpreter(GpuKernel):
     """Interprets the host's functions, with one lane."""
 
     def __init__(self, module: ModuleOp, memory: Memory, until: float) -> None:
@@ -210,14 +210,14 @@ def _module_of(kernel: Operation) -> str:
     return around.sym_name.data if isinstance(around, GpuModuleOp) else ""
 
 
-_Host.work = {
+_HostInterpreter.work = {
     **GpuKernel.work,
-    **dict.fromkeys(_HOST_WORK, _Host.do_host_work),
-    **dict.fromkeys(("memref.alloc", "gpu.alloc"), _Host.do_alloc),
-    **dict.fromkeys(("memref.copy", "gpu.memcpy"), _Host.do_copy),
-    "memref.alloca": _Host.do_alloc,
-    "gpu.memset": _Host.do_memset,
-    "gpu.launch": _Host.do_launch,
-    "gpu.launch_func": _Host.do_launch_func,
-    "func.call": _Host.do_host_call,
+    **dict.fromkeys(_HOST_WORK, _HostInterpreter.do_host_work),
+    **dict.fromkeys(("memref.alloc", "gpu.alloc"), _HostInterpreter.do_alloc),
+    **dict.fromkeys(("memref.copy", "gpu.memcpy"), _HostInterpreter.do_copy),
+    "memref.alloca": _HostInterpreter.do_alloc,
+    "gpu.memset": _HostInterpreter.do_memset,
+    "gpu.launch": _HostInterpreter.do_launch,
+    "gpu.launch_func": _HostInterpreter.do_launch_func,
+    "func.call": _HostInterpreter.do_host_call,
 }

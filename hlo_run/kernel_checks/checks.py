@@ -41,8 +41,8 @@ from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Value, quiet
 
 OFF, ALL = "off", "all"
-# What a sample may cost the reference, in elements; some 0.1 s.
-_SAMPLE_ELEMENTS = 1 << 24
+# What a sample may cost the reference, in elements; some 0.2 s.
+_SAMPLE_ELEMENTS = 1 << 25
 # The same for kernels on operands of their own.
 _ASIDE_ELEMENTS = 1 << 22
 # A relative error that only cancellation allows.

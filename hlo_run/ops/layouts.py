@@ -23,7 +23,7 @@ def check_layouts(module: HloModule) -> None:
 
 def _check_computation(computation: HloComputation) -> None:
     for instruction in computation.instructions:
-        for expected, found, what in (*_kept(instruction), *_handed_on(instruction)):
+        for expected, found, what in (*_kept(instruction), *_forwarded(instruction)):
             if not _same_layouts(expected, found):
                 raise instruction_error(instruction, f"{what}: expected the layout of {expected}, found {found}")
         _check_bitcast(instruction)
@@ -75,7 +75,7 @@ def _kept(instruction: HloInstruction) -> Iterator[_Pair]:
             yield operand.shape, shape, f"keeps the layout of operand {number}"
 
 
-def _handed_on(instruction: HloInstruction) -> Iterator[_Pair]:
+def _forwarded(instruction: HloInstruction) -> Iterator[_Pair]:
     shapes = [operand.shape for operand in instruction.operands]
     called = instruction.called_computations
     match instruction.opcode:

@@ -64,7 +64,7 @@ def command(
         if found != INTERESTING:
             progress.tell(f"the failure to keep: {found}")
         state = reducer.reduce()
-        other = reducer.again()
+        other = reducer.recheck()
     _report(console, state, predicate.command(output), output, isinstance(predicate, RunPredicate), other)
     return 0
 

@@ -138,7 +138,7 @@ class Reducer:
         self.state.seconds = time.monotonic() - self._begin
         return self.state
 
-    def again(self) -> str:
+    def recheck(self) -> str:
         """Ask once more about the result on disk, as its command line is printed. Return how it ends if that is another end."""
         ended = run_fork(lambda: self._predicate.ask(self._plan.output), self._limit_seconds, self._progress)
         bucket = self._bucket(ended)

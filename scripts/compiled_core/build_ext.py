@@ -34,8 +34,12 @@ class ParallelBuildExt(build_ext):
         def compile_all(sources: list[str], **options: Any) -> list[str]:
             if len(sources) == 1:
                 return compile_files(sources, **options)
+
+            def compile_one(source: str) -> list[str]:
+                return compile_files([source], **options)
+
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                return [o for objects in pool.map(lambda source: compile_files([source], **options), sources) for o in objects]
+                return [made for objects in pool.map(compile_one, sources) for made in objects]
 
         self.compiler.compile = compile_all
         super().build_extensions()

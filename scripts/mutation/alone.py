@@ -33,6 +33,8 @@ DRAWS: tuple[tuple[tuple[float, float], tuple[int, int] | None], ...] = (
 )
 # Results that differ by no more are equal up to rounding, in units of the last place of the largest result.
 ROUNDINGS = 1.0
+# The same for results of modules, in which a rounding of one kernel goes through others.
+ROUNDINGS_OF_MODULE = 4.0
 Bytes = np.ndarray[Any, Any]
 
 

@@ -31,7 +31,7 @@ from hlo_run.pipeline.compile import compile_module, planned_buffers
 from hlo_run.records import replace
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.target import preset
-from mutation.alone import ROUNDINGS, Alone, Bytes, difference, types_of
+from mutation.alone import ROUNDINGS_OF_MODULE, Alone, Bytes, difference, types_of
 from mutation.faults import KINDS, Fault, faults
 from mutation.stores import Array
 
@@ -137,7 +137,7 @@ class Subject:
             except HloRunError:
                 return math.inf
             most = max(most, *map(difference, types, right, found))
-            if most > ROUNDINGS:
+            if most > ROUNDINGS_OF_MODULE:
                 break
         return most
 

@@ -115,12 +115,22 @@ def test_short_rows_of_a_variadic_reduction_have_a_warp_each() -> None:
     assert (made.form, made.launch.grid, made.launch.block) == ("row", (25, 1, 1), (256, 1, 1))
 
 
+# Reductions of arrays that share `c` alone. XLA's groups.
+_SHARING = "d = f32[64,64] add(p, c) e = f32[64,64] add(q, c) x = f32[64] reduce(d, z) Y = f32[64] reduce(e, z)"
+
+
 @pytest.mark.parametrize(
     ("body", "groups"),
     [
         ("x = f32[64] reduce(p, z) Y = f32[64] reduce(q, z)", ((0,), (1,))),
         ("e = f32[64,64] add(p, q) x = f32[64] reduce(e, z) Y = f32[64] reduce(q, z)", ((0, 1),)),
         ("b = f32[64,64] broadcast(z), dimensions={} x = f32[64] reduce(b, z) Y = f32[64] reduce(b, z)", ((0,), (1,))),
+        (f"v = f32[64] parameter(2) c = f32[64,64] broadcast(v), dimensions={{1}} {_SHARING}", ((0,), (1,))),
+        (
+            f"v = f32[8,8] parameter(2) w = f32[64] bitcast(v) c = f32[64,64] broadcast(w), dimensions={{1}} {_SHARING}",
+            ((0,), (1,)),
+        ),
+        (f"v = f32[64] parameter(2) w = f32[64] negate(v) c = f32[64,64] broadcast(w), dimensions={{1}} {_SHARING}", ((0, 1),)),
     ],
 )
 def test_groups(body: str, groups: tuple[tuple[int, ...], ...]) -> None:

@@ -15,8 +15,9 @@ from hlo_run.hlo.graph import HloInstruction
 def group_roots(roots: Sequence[HloInstruction], is_reduction: Sequence[bool]) -> tuple[tuple[int, ...], ...]:
     """Return the numbers of the roots of each group, groups in the order of their first roots.
 
-    Roots with a common producer are in one group; a broadcast constant or a scalar does not join two reductions. All roots that
-    are not reductions are in one group, since one may alias an operand of another.
+    Roots with a common producer are in one group; a broadcast constant or a scalar does not join two reductions, nor does a
+    parameter that they read through broadcasts alone. All roots that are not reductions are in one group, since one may alias an
+    operand of another.
     """
     leader = list(range(len(roots)))
 
@@ -36,9 +37,10 @@ def group_roots(roots: Sequence[HloInstruction], is_reduction: Sequence[bool]) -
     for instruction in reversed(roots[0].parent.post_order()):
         mine = reached.setdefault(instruction, set())
         mine.update(number for number, root in enumerate(roots) if root is instruction)
-        for operand in instruction.operands:
+        spreads_parameter = _spreads_parameter(instruction)
+        for operand in () if spreads_parameter else instruction.operands:
             reached.setdefault(operand, set()).update(mine)
-        join(_tied(sorted(mine), is_reduction, _is_scalar_or_broadcast(instruction)))
+        join(_tied(sorted(mine), is_reduction, spreads_parameter or _is_scalar_or_broadcast(instruction)))
     groups: dict[int, list[int]] = {}
     for number in range(len(roots)):
         groups.setdefault(find(number), []).append(number)
@@ -53,9 +55,17 @@ def _tied(numbers: Sequence[int], is_reduction: Sequence[bool], is_cheap: bool) 
     return [number for number in numbers if number not in reductions[1:]]
 
 
+def _spreads_parameter(instruction: HloInstruction) -> bool:
+    """True for a broadcast of a parameter, behind broadcasts and bitcasts."""
+    source = instruction
+    while source.opcode in ("broadcast", "bitcast"):
+        source = source.operands[0]
+    return instruction.opcode == "broadcast" and source.opcode == "parameter"
+
+
 def _is_scalar_or_broadcast(instruction: HloInstruction) -> bool:
     while True:
-        if instruction.opcode == "constant" or (instruction.shape.is_array and instruction.shape.element_count == 1):
+        if instruction.opcode == "constant" or (instruction.shape.is_array and not instruction.shape.dims):
             return True
         if instruction.opcode != "broadcast":
             return False

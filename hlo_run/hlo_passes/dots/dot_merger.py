@@ -242,7 +242,7 @@ def _merge(usages: Sequence[_Usage]) -> list[tuple[HloInstruction, HloInstructio
     rank = batch + len(shared_target.side.contracting)
     free = batch if is_last else rank
     values = [piece.make(usage.other_source) for piece, usage in zip(pieces, usages, strict=True)]
-    joined = Editor(shared, derives=False).concatenate(values, free)
+    joined = Editor(shared).concatenate(values, free)
     side = Side(tuple(range(batch)), tuple(d for d in range(batch, rank + 1) if d != free), (free,))
     dot = _dot(usages, (shared, shared_target.side), (joined, side), is_left)
     place = dot.shape.rank - 1 if is_left else batch

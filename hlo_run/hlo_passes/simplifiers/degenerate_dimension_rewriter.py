@@ -45,11 +45,10 @@ def _rewrite(module: HloModule, computation: HloComputation) -> None:
     for i in computation.post_order():
         if not _fits(i):
             continue
-        editor = Editor(i)
-        operands = [_without(editor, operand) for operand in i.operands]
+        operands = [_without(Editor(operand), operand) for operand in i.operands]
         made = computation.add(copy_instruction(i, operands, _squeezed(i.shape)))
         made.attrs.pop("sharding", None)
-        module.replace(i, editor.add("reshape", i.shape, [made]))
+        module.replace(i, Editor(i).add("reshape", i.shape, [made]))
         unused.add(i)
     unused.remove()
 
@@ -75,7 +74,7 @@ def _squeezed(shape: Shape) -> Shape:
 
 
 def _without(editor: Editor, value: HloInstruction) -> HloInstruction:
-    """Return a value without its dimensions of size 1."""
+    """Return a value without its dimensions of size 1. What the pass makes has the metadata of the value."""
     dims = value.shape.dims
     left = [d for d, size in enumerate(dims) if size != 1]
     shape = _squeezed(value.shape)

@@ -69,8 +69,8 @@ def _json(value: Any) -> str:
         case dict():
             entries: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
             return "{" + ",".join([f"{encode_basestring_ascii(key)}:{_json(inner)}" for key, inner in entries.items()]) + "}"
-        case {**entries}:
-            return _json(dict(entries))
+        case {**others}:
+            return _json(dict(others))
         case [*elements]:
             return "[" + ",".join(map(_json, elements)) + "]"
         case float() if math.isfinite(value):

@@ -26,7 +26,7 @@ def uses_of(origin: HloInstruction, path: tuple[int, ...] = ()) -> Iterator[Use]
     The value is followed to every place where it may be, as in XLA's dataflow analysis without SSA form: a loop's state
     may hold its initial value in every iteration. A fusion is a use; the caller looks inside.
     """
-    for instruction, place in walk([(origin, path)], _moved):
+    for instruction, place in walk([(origin, path)], _uses_that_forward):
         if not place:
             yield from _direct_uses(instruction)
 
@@ -38,7 +38,7 @@ def _direct_uses(instruction: HloInstruction) -> Iterator[Use]:
                 yield user, number
 
 
-def _moved(position: Position) -> Iterator[Position]:
+def _uses_that_forward(position: Position) -> Iterator[Position]:
     """Yield the positions to which the users of a value, or its computation, forward it."""
     instruction, place = position
     for user, number in _direct_uses(instruction):

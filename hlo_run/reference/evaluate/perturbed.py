@@ -49,6 +49,8 @@ _APPROXIMATED = _EXACT_IF_REAL | frozenset(
 # Ops that passes replace by several in the same type, each with its rounding.
 _EXPANDED: frozenset[Opcode] = frozenset(("batch-norm-training", "batch-norm-inference", "batch-norm-grad"))
 _ROUNDINGS_OF_APPROXIMATION = 4.0
+# A result of one has no rounding: exp(0), cos(0), x to the power of 0.
+_EXACTLY_ONE: frozenset[Opcode] = frozenset(("exponential", "exp2", "cosine", "power"))
 _PRODUCT_CALLS = ("__cublas$", "__cudnn$conv")
 _SUMS = opcode_set("""dot ragged-dot convolution reduce reduce-window scan scatter select-and-scatter fft all-reduce
     reduce-scatter custom-call cholesky triangular-solve""")
@@ -199,7 +201,11 @@ class Perturbation:
             given = operands_of(operands)
             if instruction.opcode == "reduce" and len(given) > 2:
                 given = self._in_another_order(instruction, given)
-            return self._round(evaluate(instruction, given, calls), shape, after, most=last, is_result=True, bias=bias)
+            value = evaluate(instruction, given, calls)
+            rounded = self._round(value, shape, after, most=last, is_result=True, bias=bias)
+            if instruction.opcode in _EXACTLY_ONE and shape.dtype.is_float:
+                return np.where(as_array(value) == 1.0, value, rounded)
+            return rounded
 
         def run(instruction: HloInstruction, operands: list[Value], device: Device) -> Frame:
             assert program is not None, "only an op with a program is run"

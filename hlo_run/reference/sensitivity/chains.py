@@ -23,7 +23,7 @@ from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.numerics import dynamic
 from hlo_run.reference.sensitivity.altered_values import parts_read
 from hlo_run.reference.sensitivity.frames import Frame, State, invariant_parts, parts_of, updating_root
-from hlo_run.reference.sensitivity.recorded_run import Notices, RecordedRun, is_same, is_same_as_read
+from hlo_run.reference.sensitivity.recorded_run import Exit, Notices, RecordedRun, is_same, is_same_as_read
 from hlo_run.reference.sensitivity.work import work_of_comparison, work_of_steps
 from hlo_run.reference.values import Array, Value, as_array, narrow, quiet, widen
 
@@ -69,9 +69,14 @@ class Chains:
         """Kernels whose change, as far as it was followed, ends in the state with which loops begin."""
         self._most = 0.0
         self._source_size = 0
-        self._is_spread = self._is_silent = False
+        self._is_spread = self._is_silent = self._is_in_loop = False
         self._is_sure, self._met_loop = True, False
         self._work_of: dict[int, list[float]] = {id(run.frame): run.work}
+
+    @property
+    def may_end(self) -> bool:
+        """True if a part of the result is floats: no chain ends at what is seen in integers alone."""
+        return any(_is_float(place) for places in self._run.exits.values() for place in places)
 
     def add(self, kernel: HloInstruction) -> None:
         """Note a kernel that is known to be seen in floats."""
@@ -98,6 +103,7 @@ class Chains:
         levels = self._levels(kernel)
         if levels is None:
             return
+        self._is_in_loop = bool(levels)
         frame = levels[-1].frame if levels else self._run.frame
         number = frame.number_of[kernel]
         self._is_spread = not _makes_floats(kernel) or any(
@@ -235,10 +241,13 @@ class Chains:
                 self._spend(work_of_comparison(place.instruction.shape))
                 if self._notices(place, old, new):
                     # Whether one of several integers changes, an argmax say, depends on luck.
-                    self._is_sure = place.instruction.shape.is_array and place.instruction.shape.dtype.kind in _FLOATS
+                    self._is_sure = _is_float(place)
                     raise _Seen
         if frame.users[number]:
             self._is_spread |= self._spreads(instruction)
+        if self._is_spread and not self._is_in_loop:
+            # Only the result counts now, and the way to its nearest part is shorter than all ways.
+            raise _TooMuchWork
         if self._is_spread or not self._run.is_kernel(instruction) or not _makes_floats(instruction):
             return
         if instruction not in self._seen:
@@ -270,6 +279,11 @@ class Chains:
             written |= before != after
             before, after, other = before[written], after[written], other[written]
         return before.size > 0 and _moves_alike(*(_floats(array, shape) for array in (before, after, other)))
+
+
+def _is_float(place: Exit) -> bool:
+    shape = place.instruction.shape
+    return shape.is_array and shape.dtype.kind in _FLOATS
 
 
 def _flat(value: Value) -> Array:

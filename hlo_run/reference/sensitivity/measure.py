@@ -32,9 +32,11 @@ _ANY, _PER_KERNEL, _RUNS, _MOST_OF_RUNS = 1.5e8, 8e6, 6.0, 5e8
 # Exits at which a change of a kernel may be looked for.
 _NEAR_EXITS = 3
 # The part of what is left that one chain may take.
-_OF_BUDGET = 0.02
-# What is left for the evaluations with several altered kernels.
-_RESERVED_RUNS = 2.0
+_OF_BUDGET = 0.03
+# The part of the work up to the nearest exit that one chain outside loops may take.
+_OF_DIRECT = 0.25
+# Runs, or a part of all, that are left for the evaluations with several altered kernels; in any case the fewest runs.
+_RESERVED_RUNS, _RESERVED_PART, _FEWEST_RUNS = 5.0, 1 / 3, 2.0
 
 
 def measure(run: RecordedRun, kernels: Sequence[HloInstruction], notices: Notices) -> KernelSights:
@@ -55,7 +57,7 @@ class _Measure:
         self._run, self._kernels, self._notices = run, kernels, notices
         whole = self._whole = sum(run.work) + sum(work_of_comparison(run.steps[number].instruction.shape) for number in run.exits)
         self._budget = max(_ANY + _PER_KERNEL * len(kernels), min(_RUNS * whole, _MOST_OF_RUNS))
-        self._reserve = _RESERVED_RUNS * whole
+        self._reserve = max(min(_RESERVED_RUNS * whole, _RESERVED_PART * self._budget), _FEWEST_RUNS * whole)
         self._known: dict[HloInstruction, KernelSight] = {}
         self._traces: dict[HloInstruction, Trace] = {}
         self._reached = _reached(run)
@@ -79,8 +81,8 @@ class _Measure:
             else:
                 far.append(kernel)
         # The last of the schedule first: most chains lead to later kernels. Those in loops may lead to earlier ones.
-        again = self._see_by_chains(far[::-1])
-        self._see_by_chains(again)
+        if self._chains.may_end:
+            self._see_by_chains(self._see_by_chains(far[::-1]))
         far = [kernel for kernel in far if kernel not in self._known]
         distances = {kernel: self._work(self._between(kernel, self._exits_of(kernel)[0])) for kernel in far}
         doubtful = [kernel for kernel in sorted(distances, key=distances.__getitem__) if not self._is_seen_alone(kernel)]
@@ -97,7 +99,10 @@ class _Measure:
         again: list[HloInstruction] = []
         chains = self._chains
         for kernel in kernels:
-            shows = chains.shows(kernel, min(self._budget - self._reserve, _OF_BUDGET * self._budget))
+            most = min(self._budget - self._reserve, _OF_BUDGET * self._budget)
+            if not self._run.is_loop(kernel):
+                most = min(most, _OF_DIRECT * self._work(self._between(kernel, self._exits_of(kernel)[0])))
+            shows = chains.shows(kernel, most)
             self._budget -= chains.work
             if shows:
                 self._know(kernel, True)

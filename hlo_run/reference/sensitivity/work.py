@@ -52,7 +52,7 @@ def runs_of(computation: HloComputation, runs: Mapping[HloInstruction, int]) -> 
 def _own(instruction: HloInstruction) -> float:
     if instruction.opcode in ("parameter", "get-tuple-element", "tuple", "constant"):
         return _PER_STEP / 10
-    made = _made(instruction)
+    made = _elements_read(instruction)
     read = [operand.shape.element_count for operand in instruction.operands if operand.shape.is_array]
     terms = float(term_count(instruction))
     if instruction.opcode == "custom-call" and len(read) > 1:
@@ -62,7 +62,7 @@ def _own(instruction: HloInstruction) -> float:
     return _PER_STEP + moved + _PER_TERM * made * (terms - 1)
 
 
-def _made(instruction: HloInstruction) -> int:
+def _elements_read(instruction: HloInstruction) -> int:
     """Return the number of elements of a result that others read."""
     shape = instruction.shape
     if not shape.is_tuple:

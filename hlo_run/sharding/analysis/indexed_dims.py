@@ -183,15 +183,15 @@ def parallel_sharding(sharding: SingleSharding, what: Indexed, to_operand: bool)
 
 def operand_from_result(sharding: SingleSharding, what: Indexed) -> SingleSharding | None:
     """Return the sharding of a gather's operand that its result suggests: parallel dimensions first, then those that pass."""
-    return _either(parallel_sharding(sharding, what, to_operand=True), operand_from_slices(sharding, what))
+    return _joined(parallel_sharding(sharding, what, to_operand=True), operand_from_slices(sharding, what))
 
 
 def updates_from_result(sharding: SingleSharding, what: Indexed) -> SingleSharding | None:
     """Return the sharding of a scatter's updates that its result suggests."""
-    return _either(parallel_sharding(sharding, what, to_operand=False), slices_from_operand(sharding, what))
+    return _joined(parallel_sharding(sharding, what, to_operand=False), slices_from_operand(sharding, what))
 
 
-def _either(parallel: SingleSharding | None, passing: SingleSharding | None) -> SingleSharding | None:
+def _joined(parallel: SingleSharding | None, passing: SingleSharding | None) -> SingleSharding | None:
     if passing is None or parallel is None:
         return parallel if passing is None else passing
     for old, new in ((parallel, passing), (passing, parallel)):

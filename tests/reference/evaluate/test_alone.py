@@ -43,6 +43,21 @@ def _judged(operands: list[Any], actual: Any) -> Comparison:
     return judge_alone(_isolated(), operands, expected, actual, SPEC)
 
 
+def test_the_exponential_of_zero_has_no_rounding() -> None:
+    module = hlo_run.parse(
+        "HloModule m ENTRY e { p = f32[64] parameter(0) q = f32[64] parameter(1) x = f32[64] exponential(p) "
+        "y = f32[64] multiply(x, q) ROOT s = f32[64] sine(y) }"
+    )
+    operands = [np.zeros(64, np.float32), np.arange(40, 104, dtype=np.float32)]
+    expected: Any = Reference(module).run([operands])[0]
+    wrong = np.sin(operands[1].astype(np.float64) * (1 + 2.0**-24)).astype(np.float32)
+    assert judge_alone(module, operands, expected, wrong, SPEC).mismatches > 32
+    operands[0] += np.float32(1e-3)
+    expected = Reference(module).run([operands])[0]
+    wrong = np.sin(np.exp(1e-3) * operands[1].astype(np.float64) * (1 + 2.0**-24)).astype(np.float32)
+    assert judge_alone(module, operands, expected, wrong, SPEC).ok
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_sum_may_be_added_in_any_order_but_not_be_one_percent_off(seed: int) -> None:
     p, q = operands = _operands(seed)

@@ -186,7 +186,7 @@ class Body(Registers):
         self._values.clear()
         results = [self.form(self.value(name), f"i{width}") for name, width in self.plan.outputs(self._called)]
         self._kept_results.keep(self._called, self._arguments(self._called), results)
-        self._kept_results.give(self._called, results)
+        self._kept_results.return_from(self._called, results)
 
     def _load_slots(self) -> list[str]:
         """Load the registers that are live into the phase. At the kernel's start, unset registers are 0."""
@@ -415,7 +415,7 @@ class KeptResults:
         first = len(plan.inputs(function))
         outputs = enumerate(plan.outputs(function), first)
         results = [b.op(f"load i{width}, ptr {self._place(number, place)}") for place, (_, width) in outputs]
-        self.give(function, results)
+        self.return_from(function, results)
 
     def keep(self, function: FunctionBlocks, arguments: Sequence[str], results: Sequence[str]) -> None:
         """Store arguments and results in the record."""
@@ -428,7 +428,7 @@ class KeptResults:
             b.do(f"store i{width} {value}, ptr {self._place(number, place)}")
         b.do(f"store i64 1, ptr {b.pointer('%known', str(_WORD * number))}")
 
-    def give(self, function: FunctionBlocks, results: Sequence[str]) -> None:
+    def return_from(self, function: FunctionBlocks, results: Sequence[str]) -> None:
         """Return from a function."""
         kind, result = self._plan.result_type(function), "undef"
         for number, ((_, width), bits) in enumerate(zip(self._plan.outputs(function), results, strict=True)):

@@ -79,7 +79,7 @@ def add_to_updated_zeros(rw: Rewriter, i: HloInstruction) -> HloInstruction | No
     update, value = found
     view = DynamicSlice.of(update)
     part, at = view.part, view.starts
-    if part.shape.minor_to_major != value.shape.minor_to_major:
+    if rw.sees_layouts and part.shape.minor_to_major != value.shape.minor_to_major:
         return None
     old = rw.at(value).add("dynamic-slice", part.shape, [value, *at], dynamic_slice_sizes=part.shape.dims)
     return rw.add("dynamic-update-slice", i.shape, [value, rw.at(update).binary("add", old, part), *at])

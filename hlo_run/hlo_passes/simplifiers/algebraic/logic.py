@@ -170,7 +170,7 @@ def select_of_updated(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
             continue
         view = DynamicSlice.of(update)
         part, at, sizes = view.part, view.starts, view.sizes
-        if not view.has_scalar_starts or part.shape.minor_to_major != whole.shape.minor_to_major:
+        if not view.has_scalar_starts or (rw.sees_layouts and part.shape.minor_to_major != whole.shape.minor_to_major):
             continue
         old = rw.add("dynamic-slice", part.shape, [whole, *at], dynamic_slice_sizes=sizes)
         chosen = test

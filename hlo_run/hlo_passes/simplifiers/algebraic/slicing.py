@@ -186,7 +186,9 @@ def update_of_one_value(rw: Rewriter, i: HloInstruction) -> HloInstruction | Non
     whole, part = view.whole, view.part
     fill = scalar_of(whole)
     starts = _known_starts(view)
-    if fill is None or starts is None or whole.opcode != "broadcast" or part.shape.minor_to_major != i.shape.minor_to_major:
+    if fill is None or starts is None or whole.opcode != "broadcast":
+        return None
+    if rw.sees_layouts and part.shape.minor_to_major != i.shape.minor_to_major:
         return None
     sizes = zip(starts, part.shape.dims, whole.shape.dims, strict=True)
     edges = tuple((start, size - start - taken, 0) for start, taken, size in sizes)
