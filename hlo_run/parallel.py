@@ -123,7 +123,7 @@ class _Copy(Struct):
 class Assistant:
     """A fork of this process that gets ready while this process goes on, and then answers requests."""
 
-    def __init__(self, prepare: Callable[[], None], work: Callable[[object], object]) -> None:
+    def __init__(self, prepare: Callable[[], None], work: Callable[[Any], object]) -> None:
         """Start it: it calls `prepare`, then `work` with each request. Requests and answers must be picklable."""
         taking, self._giving = os.pipe()
 
@@ -140,7 +140,7 @@ class Assistant:
         self._copy = _start(answer, board, 1, self._giving)
         os.close(taking)
 
-    def ask(self, request: object) -> object:
+    def ask(self, request: object) -> Any:
         """Return the answer to a request, or None if the fork died. Raises the HloRunError that `work` raised."""
         try:
             _send(self._giving, request)
@@ -249,7 +249,7 @@ def _collect(running: dict[int, _Copy], progress: Callable[[int], None] | None) 
     import pickle
     import select
 
-    done: dict[int, object] = {}
+    done: dict[int, Any] = {}
     receiving = dict(running)
     while receiving:
         if progress is not None:

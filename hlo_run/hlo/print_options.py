@@ -90,6 +90,6 @@ TEXT_OF: dict[type, Callable[..., str]] = {}
 
 def text_of(part: Any, *options: PrintOptions) -> str:
     """Return the text of a part of a module."""
-    kind: type = type(part)
+    kind: Any = type(part)
     function = TEXT_OF.get(kind)
     return part.name if function is None else function(part, *options)

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from msgspec import Struct
 
@@ -35,7 +35,7 @@ _OURS = ("hlo_run", "numpy", "xdsl", "llvmlite", "ml_dtypes", "scipy")
 class Ended(Struct, frozen=True):
     """The end of a fork: the value that its work returned, or the bucket of the crash or time-out that ended it."""
 
-    value: object = None
+    value: Any = None
     bucket: str = ""
     seconds: float = 0.0
 

@@ -91,7 +91,7 @@ class World(Struct):
 
     replicas: int = 1
     partitions: int = 1
-    team: Team[object] | None = None
+    team: Team[Any] | None = None
     link: Link | None = None
     # By channel, source and target.
     messages: dict[tuple[int, int, int], deque[list[Bytes]]] = field(default_factory=dict[Any, "deque[list[Bytes]]"])
@@ -100,7 +100,7 @@ class World(Struct):
     workers: ThreadPoolExecutor | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def begin(self, team: Team[object] | None) -> None:
+    def begin(self, team: Team[Any] | None) -> None:
         """Forget meetings and messages of the last run, and begin one of this team."""
         self.team = team
         with self.lock:

@@ -6,6 +6,7 @@ No intermediate step overflows or loses all digits unless the result does. Zeros
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct, field
 from xdsl.dialects import arith, complex, math
@@ -348,7 +349,7 @@ def _not_equal(p: Parts, x: Number, y: Number) -> SSAValue:
     return p.either(p.test(x.re, "une", y.re), p.test(x.im, "une", y.im))
 
 
-FUNCTIONS: dict[type[Operation], Callable[..., object]] = {
+FUNCTIONS: dict[type[Operation], Callable[..., Any]] = {
     complex.AddOp: _add,
     complex.SubOp: _subtract,
     complex.MulOp: _multiply,

@@ -252,7 +252,7 @@ def integer_range(dtype: DType) -> tuple[int, int]:
 
 
 def _parse_nested(lexer: Lexer, shape: Shape, elided: ElidedFill) -> Array:
-    values: list[object] = []
+    values: list[Any] = []
     if not _parse_row(lexer, shape, (), values):
         # Elements before the dots are ignored, as in XLA.
         return _fill(lexer, shape, elided)
@@ -291,7 +291,7 @@ def _parse_row(lexer: Lexer, shape: Shape, index: tuple[int, ...], values: list[
     return True
 
 
-def _parse_scalar(lexer: Lexer, shape: Shape) -> object:
+def _parse_scalar(lexer: Lexer, shape: Shape) -> Any:
     dtype = shape.dtype
     if dtype.is_complex:
         return _parse_complex(lexer, dtype)
@@ -322,11 +322,11 @@ def _parse_scalar(lexer: Lexer, shape: Shape) -> object:
 _WORD_LOW = (0, -(1 << 63))
 
 
-def _out_of_range(text: str, dtype: DType, low: object, high: object) -> str:
+def _out_of_range(text: str, dtype: DType, low: Any, high: Any) -> str:
     return f"value {text} is out of range for literal's primitive type {dtype.name.upper()}, namely [{low}, {high}]."
 
 
-def _parse_float(lexer: Lexer, dtype: DType) -> object:
+def _parse_float(lexer: Lexer, dtype: DType) -> Any:
     start, text = lexer.start, lexer.value
     if text in ("nan", "-nan"):
         return _parse_nan(lexer, dtype)

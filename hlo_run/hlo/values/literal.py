@@ -136,11 +136,11 @@ def _zero(number: float, reads_back: bool) -> str:
     return "-0.0" if reads_back else "-0"
 
 
-def _shortest(dtype: DType, reads_back: bool) -> Callable[[object], str]:
+def _shortest(dtype: DType, reads_back: bool) -> Callable[[Any], str]:
     short, full = (6, 9) if dtype.name == "f32" else (15, 17)
-    kind: object = np.float32 if dtype.name == "f32" else np.float64
+    kind: Any = np.float32 if dtype.name == "f32" else np.float64
 
-    def show(value: object) -> str:
+    def show(value: Any) -> str:
         if value != value:
             return _nan(value, dtype)
         number = float(value)

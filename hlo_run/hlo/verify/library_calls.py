@@ -61,11 +61,11 @@ class _Call(Struct, frozen=True):
         enough = len(self.operands) >= operands and len(self.results) >= results
         return enough and all(shape.is_array for shape in (*self.operands, *self.results))
 
-    def config(self, name: str) -> Mapping[str, object]:
+    def config(self, name: str) -> Mapping[str, Any]:
         """Return a record of the backend_config, or the whole record without it."""
         whole = config_of(self.instruction.backend_config)
         found = whole.get(name)
-        return cast("Mapping[str, object]", found) if isinstance(found, dict) else whole
+        return cast("Mapping[str, Any]", found) if isinstance(found, dict) else whole
 
 
 _Rule: TypeAlias = Callable[[_Call], str]
@@ -139,7 +139,7 @@ def _gemm(call: _Call) -> str:
     left, right = call.operands[:2]
     config = call.config("gemm_backend_config")
     found = config.get("dot_dimension_numbers", {})
-    numbers = cast("Mapping[str, object]", found if isinstance(found, dict) else {})
+    numbers = cast("Mapping[str, Any]", found if isinstance(found, dict) else {})
     sides: list[tuple[Dims, Dims, Dims]] = []
     for shape, side in ((left, "lhs"), (right, "rhs")):
         batch, contracted = (_dims(numbers, f"{side}_{kind}_dimensions") for kind in ("batch", "contracting"))
@@ -160,13 +160,13 @@ def _gemm(call: _Call) -> str:
     return _gemm_extras(call, config, result)
 
 
-def _dims(numbers: Mapping[str, object], name: str) -> Dims:
+def _dims(numbers: Mapping[str, Any], name: str) -> Dims:
     found = numbers.get(name, ())
     values = cast("Sequence[Any]", found) if isinstance(found, list) else ()
     return tuple(int(value) if str(value).isdecimal() else -1 for value in values)
 
 
-def _gemm_extras(call: _Call, config: Mapping[str, object], result: Shape) -> str:
+def _gemm_extras(call: _Call, config: Mapping[str, Any], result: Shape) -> str:
     """Check what follows the two operands: the addend, the bias and the scales; and the second result."""
     waiting = list(call.operands[2:])
     try:
