@@ -90,6 +90,5 @@ TEXT_OF: dict[type, Callable[..., str]] = {}
 
 def text_of(part: Any, *options: PrintOptions) -> str:
     """Return the text of a part of a module."""
-    kind: Any = type(part)
-    function = TEXT_OF.get(kind)
+    function = TEXT_OF.get(part.__class__)
     return part.name if function is None else function(part, *options)
