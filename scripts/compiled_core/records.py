@@ -89,7 +89,8 @@ def _rewrite_class(node: ast.ClassDef, lines: list[str], where: str) -> None:
     if changed == head or len(node.bases) != 1:
         raise NotCompilable(f"{where}:{node.lineno}: the head of struct {node.name} is not one line with the base Struct alone")
     lines[node.lineno - 1] = changed
-    places = [*(field.first_line for field in fields), *_blank_lines(node, lines)]
+    # In this order, so that `__init__` comes first and declares what the others use.
+    places = sorted([*(field.first_line for field in fields), *_blank_lines(node, lines)])
     for field in fields:
         for number in range(field.first_line, field.last_line + 1):
             lines[number - 1] = ""
