@@ -50,7 +50,6 @@ WHY_OPEN = {
     "host-offloader": f"{_HOST_MEMORY}; the row of this name is the cse at the end of XLA's pass",
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
     "composite-rewriter": "composite calls stay calls",
-    "async-collective-custom-call-rewriter": "custom calls that stand for asynchronous collectives stay custom calls",
     "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
     "splitk-rewriter": _TRITON,

@@ -115,6 +115,11 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             ),
             HloRow("call-inliner", _pass("control_flow.calls.call_inliner"), for_opcodes=("call",)),
             HloRow(
+                "async-collective-custom-call-rewriter",
+                _pass("asynchronous.async_collective_custom_call_rewriter"),
+                for_opcodes=("custom-call",),
+            ),
+            HloRow(
                 "stochastic_convert_decomposer",
                 _pass("precision.stochastic_convert_decomposer"),
                 for_opcodes=("stochastic-convert",),
