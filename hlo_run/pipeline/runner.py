@@ -14,7 +14,7 @@ from hlo_run.errors import DeviceError, HloRunError, InternalError, ParseError, 
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.printer import module_to_string
 from hlo_run.hlo.verify.library_calls import verify_library_calls
-from hlo_run.hlo.verify.limits import verify_limits
+from hlo_run.hlo.verify.limits import verify_limits, verify_shuffles
 from hlo_run.ops.layouts import fused_layouts_fit, layouts_fit
 from hlo_run.ops.verify import COMPILING, LAID_OUT, READING, Strictness, verify
 from hlo_run.pass_support.fuel import Fuel
@@ -64,6 +64,8 @@ def run_hlo_groups(
         if taken == READING:  # a pass may rely on the calls, which were not verified: then the module is to blame
             verify_library_calls(module)
         raise
+    if taken != READING:
+        verify_shuffles(module)
     if ctx.options.verify != "off":
         verify(module, run.strictness)
 

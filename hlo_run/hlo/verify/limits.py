@@ -43,6 +43,8 @@ def verify_limits(module: HloModule, *, to_evaluate: bool = False) -> None:
             if instruction.shape.tuple_shapes and _tuple_depth(instruction.shape, known) > MAX_TUPLE_DEPTH:
                 hint = f"tuples nest at most {MAX_TUPLE_DEPTH} deep"
                 raise Unsupported(f"'{instruction.name}': its tuple is nested too deep", instruction.where, hint)
+            if instruction.opcode == "shuffle" and to_evaluate:
+                _refuse_shuffle(instruction)
             if instruction.opcode in _FORMS:
                 _FORMS[instruction.opcode](instruction)
             if instruction.opcode == "bitcast" and not to_evaluate:
@@ -95,7 +97,13 @@ def _verify_dot(dot: HloInstruction) -> None:
             raise Unsupported(f"'{dot.name}': a {dot.opcode} with {name}", dot.where)
 
 
-def _verify_shuffle(shuffle: HloInstruction) -> None:
+def verify_shuffles(module: HloModule) -> None:
+    """Raise Unsupported if the module has a shuffle. The rows remove some; no kernel computes the others, in XLA:GPU neither."""
+    for shuffle in module.instructions_of("shuffle"):
+        _refuse_shuffle(shuffle)
+
+
+def _refuse_shuffle(shuffle: HloInstruction) -> None:
     raise Unsupported(f"Unsupported instruction opcode: shuffle ('{shuffle.name}')", shuffle.where)
 
 
@@ -112,7 +120,6 @@ _FORMS: dict[Opcode, Callable[[HloInstruction], None]] = {
     "map": _verify_map,
     "rng-bit-generator": _verify_random_bits,
     "scatter": _verify_scatter,
-    "shuffle": _verify_shuffle,
 }
 
 

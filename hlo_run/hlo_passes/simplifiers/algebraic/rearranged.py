@@ -214,9 +214,48 @@ def reverse_of_added_ones(rw: Rewriter, i: HloInstruction) -> HloInstruction | N
     return rw.reshape(reverse, i.shape.dims)
 
 
+def shuffle_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """shuffle(shuffle(A)) => shuffle(A) along the dimensions of both, by the sums of the shifts."""
+    inner = i.operands[0]
+    one, two = _shifts(i), _shifts(inner) if inner.opcode == "shuffle" else None
+    if one is None or two is None:
+        return None
+    return _shuffled(rw, i, inner.operands[0], {dim: one.get(dim, 0) + two.get(dim, 0) for dim in (*two, *one)})
+
+
+def shuffle_without_effect(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
+    """shuffle(A) => A, or a shuffle along fewer dimensions: without whole rotations and those of equal elements."""
+    value, given = i.operands[0], _shifts(i)
+    if given is None:
+        return None
+    same = set(range(i.shape.rank)) - set(value.dimensions) if value.opcode == "broadcast" else set[int]()
+    shifts = _least({dim: shift for dim, shift in given.items() if dim not in same}, i.shape.dims)
+    return None if shifts and [*shifts.items()] == [*given.items()] else _shuffled(rw, i, value, shifts)
+
+
+def _shifts(shuffle: HloInstruction) -> dict[int, int] | None:
+    """Return the shift along each dimension; None for lists that do not fit, which XLA does not check."""
+    dims, shifts = shuffle.dimensions, shuffle.ints("shifts")
+    fits = len(dims) == len(shifts) == len(set(dims)) and all(0 <= dim < shuffle.shape.rank for dim in dims)
+    return dict(zip(dims, shifts, strict=True)) if fits else None
+
+
+def _least(shifts: dict[int, int], dims: tuple[int, ...]) -> dict[int, int]:
+    """Return the same shifts by dimension, without whole rotations."""
+    return {dim: shift % dims[dim] for dim, shift in sorted(shifts.items()) if dims[dim] and shift % dims[dim]}
+
+
+def _shuffled(rw: Rewriter, old: HloInstruction, value: HloInstruction, shifts: dict[int, int]) -> HloInstruction:
+    if not (shifts := _least(shifts, old.shape.dims)):
+        return value
+    mode = old.attrs["mode"]
+    return rw.add("shuffle", old.shape, [value], dimensions=tuple(shifts), mode=mode, shifts=tuple(shifts.values()))
+
+
 FREE_RULES: Rules = {
     "broadcast": (broadcast_of_ones,),
     "reshape": (chain_of_nothing, reshape_of_transposed_reshape, reshape_of_moved_chunks, reshape_of_counting, reshape_of_update),
     "reverse": (reverse_twice, reverse_before_constant, reverse_of_added_ones),
+    "shuffle": (shuffle_twice, shuffle_without_effect),
     "transpose": (chain_of_nothing,),
 }
