@@ -23,7 +23,7 @@ from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import InstructionMaker
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
-from hlo_run.hlo.values.attribute_values import AttributeValue, FrontendAttributes
+from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.replica_groups import ReplicaGroups
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.subgraphs.async_pairs import wrapped_start
@@ -113,8 +113,8 @@ def _replace(module: HloModule, opcode: Opcode, start: HloInstruction, done: Hlo
 
 def _config(start: HloInstruction) -> _Config:
     """Return the config in the frontend attributes, or else in the backend_config. Raises Unsupported if it cannot be read."""
-    attributes = start.attrs.get("frontend_attributes")
-    text = attributes.get(_CONFIG) if isinstance(attributes, FrontendAttributes) else None
+    attributes = start.frontend_attributes
+    text = attributes.get(_CONFIG) if attributes is not None else None
     text = start.backend_config if text is None else text
     try:
         return msgspec.json.decode(text, type=_Config) if text else _Config()
