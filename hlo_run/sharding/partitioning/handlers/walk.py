@@ -102,7 +102,10 @@ def _manual(state: State, instruction: HloInstruction, operands: tuple[Part, ...
 
 
 def _name_in_region(instruction: HloInstruction) -> str:
-    """Return the name of the copy, "" for the same: XLA makes control flow anew, and copies constants in another way."""
+    """Return the name for the copy of an instruction in a region, or "" to keep its name.
+
+    XLA creates new control flow, which has the name of its opcode. It clones constants, which get the name of a clone.
+    """
     if instruction.opcode == "constant":
         return clone_name(instruction.name)
     return instruction.opcode if instruction.opcode in CONTROL_FLOW else ""
