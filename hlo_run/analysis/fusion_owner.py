@@ -36,6 +36,11 @@ def is_triton_fusion(fusion: HloInstruction) -> bool:
     return fusion_owner(fusion) == "__triton"
 
 
+def is_tiled_product(fusion: HloInstruction) -> bool:
+    """True for a fusion of a matrix product that XLA compiles with Triton by tiles."""
+    return fusion_owner(fusion) in ("__triton_gemm", "__triton_nested_gemm_fusion")
+
+
 def is_collective_fusion(fusion: HloInstruction) -> bool:
     """True for a fusion of one collective, for which XLA has a Triton kernel."""
     return fusion_owner(fusion) == TRITON_COLLECTIVE
