@@ -9,7 +9,7 @@ from __future__ import annotations
 from hlo_run.analysis.block_level.config import TRITON, BlockLevelConfig, block_level_config
 from hlo_run.analysis.block_level.fused_ops import ops_of_nodes
 from hlo_run.analysis.block_level.support import is_supported
-from hlo_run.analysis.block_level.tiled_cost import TiledCost, TiledTime, best_configuration
+from hlo_run.analysis.block_level.tiled_cost import Configurations, TiledCost, TiledTime
 from hlo_run.analysis.block_level.tiling import tile
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.fusion.fusion_rules import FusionRules, is_fusible
@@ -21,9 +21,10 @@ from hlo_run.target import TargetSpec
 class BlockLevelNodes:
     """The block-level fusions of a graph, with their configurations."""
 
-    def __init__(self, graph: FusionGraph, rules: FusionRules, target: TargetSpec) -> None:
+    def __init__(self, graph: FusionGraph, rules: FusionRules, configurations: Configurations, target: TargetSpec) -> None:
         self._rules = rules
         self._target = target
+        self._configurations = configurations
         self._alone: dict[Node, int] = {}
         self._pairs: dict[tuple[Node, Node], tuple[int, int, TiledTime | Decision]] = {}
         self._changes: dict[Node, int] = {}
@@ -108,5 +109,5 @@ class BlockLevelNodes:
         one, two = self._changes.get(producer, 0), self._changes.get(consumer, 0)
         found = self._pairs.get(key)
         if found is None or found[:2] != (one, two):
-            found = self._pairs[key] = one, two, best_configuration(ops_of_nodes(consumer, producer), self._target)
+            found = self._pairs[key] = one, two, self._configurations.best(ops_of_nodes(consumer, producer))
         return found[2]

@@ -188,14 +188,15 @@ class TileNumbers:
             if isinstance(part, Decision):
                 return part
             parts.append(part)
+        contiguous = _judge_collapse(parts, rule.sizes)
+        if not contiguous:
+            return contiguous
         last = [minimum(part.offset + (part.size - 1) * part.stride, part.upper_bound - 1) for part in parts]
         offset = self._simplify(linearize([part.offset for part in parts], rule.sizes))
         bound = self._simplify(linearize(last, rule.sizes) + 1)
-        size = prod([part.size for part in parts])
         # The step is that of the innermost dimension with more than one element.
         steps = [part.stride * step for part, step in zip(parts, strides_of(rule.sizes), strict=True) if part.size != 1]
-        contiguous = _judge_collapse(parts, rule.sizes)
-        return DimTile(offset, size, steps[-1] if steps else parts[-1].stride, bound) if contiguous else contiguous
+        return DimTile(offset, prod([part.size for part in parts]), steps[-1] if steps else parts[-1].stride, bound)
 
     def _expanded(self, rule: ExpandedDim, of: DimTile) -> DimTile | Decision:
         key = rule.of, rule.sizes
@@ -226,6 +227,19 @@ class TileNumbers:
             bounds: list[Bounds] = [(0, -(-whole // size) - 1) for whole, size in pairs]
             self._simplifier = Simplifier(bounds, (), preserve_points=True)
         return self._simplifier(expr)
+
+
+def used_dims(rule: DimRule) -> frozenset[int]:
+    """Return the dimensions of the space whose tile sizes a tile depends on."""
+    match rule:
+        case SpaceDim():
+            return frozenset((rule.number,))
+        case WholeDim():
+            return frozenset()
+        case CollapsedDim():
+            return frozenset(dim for part in rule.of for dim in used_dims(part))
+        case _:
+            return used_dims(rule.of)
 
 
 def power_of_two(size: int) -> int:

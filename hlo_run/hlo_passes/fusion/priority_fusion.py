@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from hlo_run.analysis.block_level.block_level_nodes import BlockLevelNodes
 from hlo_run.analysis.block_level.config import TRITON, fusion_record
+from hlo_run.analysis.block_level.tiled_cost import Configurations
 from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
 from hlo_run.analysis.decision import YES, Decision, no
@@ -84,8 +85,9 @@ def _fuse_all(
     frames: FusionFrames | None = None,
     grows_blocks: bool = False,
 ) -> None:
+    blocks = Configurations(target) if grows_blocks else None
     for computation in fusible_computations(module):
-        _ComputationFusion(computation, target, fuel, steps, frames, grows_blocks).run()
+        _ComputationFusion(computation, target, fuel, steps, frames, blocks).run()
 
 
 class _FusionSavings(Struct):
@@ -137,7 +139,7 @@ class _ComputationFusion:
         fuel: Fuel,
         steps: list[FusionStep] | None,
         frames: FusionFrames | None,
-        grows_blocks: bool,
+        blocks: Configurations | None,
     ) -> None:
         self._graph = FusionGraph(computation)
         self._facts = Facts()
@@ -145,7 +147,7 @@ class _ComputationFusion:
         self._planner = KernelPlanner(self._facts, target)
         self._model = RunTimeModel(self._costs, self._facts, self._planner, target)
         self._rules = FusionRules(self._facts, self._costs, self._planner, target)
-        self._block_level = BlockLevelNodes(self._graph, self._rules, target) if grows_blocks else None
+        self._block_level = BlockLevelNodes(self._graph, self._rules, blocks, target) if blocks is not None else None
         self._fuel = fuel
         self._steps = steps
         self._frames = frames

@@ -9,6 +9,7 @@ The fusion gets the tile sizes and warps that the tiled cost model prefers. With
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import ClassVar
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from msgspec import Struct
 from hlo_run.analysis.block_level.config import TRITON, fusion_record
 from hlo_run.analysis.block_level.fused_ops import ops_of_computation
 from hlo_run.analysis.block_level.support import supports
-from hlo_run.analysis.block_level.tiled_cost import TiledTime, best_configuration
+from hlo_run.analysis.block_level.tiled_cost import Configurations, TiledTime
 from hlo_run.analysis.block_level.tiling import tile_computation
 from hlo_run.analysis.decision import Decision
 from hlo_run.hlo.edit import InstructionMaker, copy_instruction, remove_unused
@@ -40,13 +41,15 @@ class TritonSoftmaxRewriter(Struct, frozen=True):
         """Edit in place."""
         if not supports(ctx.target):
             return
-        known: dict[str, TiledTime | None] = {}
+        configurations = Configurations(ctx.target)
+        known: dict[Hashable, TiledTime | None] = {}
         # Last first: the root of a diamond may be the producer of a later one.
         for root, producer in reversed(_diamonds(ctx, module)):
             fusion = _fuse(module, root, producer)
-            key = _key(fusion.fused_computation)
+            kernel = ops_of_computation(fusion.fused_computation)
+            key = configurations.key(kernel)
             if key not in known:
-                known[key] = self._configuration(ctx, fusion.fused_computation)
+                known[key] = self._configuration(ctx, fusion.fused_computation, configurations.best(kernel))
             best = known[key]
             if best is None:
                 _discard(fusion, keeps_body=True)
@@ -55,9 +58,8 @@ class TritonSoftmaxRewriter(Struct, frozen=True):
             module.replace(root, fusion)
             remove_unused([root])
 
-    def _configuration(self, ctx: PassContext, body: HloComputation) -> TiledTime | None:
+    def _configuration(self, ctx: PassContext, body: HloComputation, best: TiledTime | Decision) -> TiledTime | None:
         """Return the configuration of a diamond; None if it has none or is slower than native kernels."""
-        best = best_configuration(ops_of_computation(body), ctx.target)
         if isinstance(best, Decision) or native_ticks(body, self.native, ctx) < best.ticks:
             return None
         return best
@@ -123,15 +125,3 @@ def _discard(fusion: HloInstruction, keeps_body: bool) -> None:
     computation.remove(fusion)
     if not keeps_body:
         module.remove_computation(body)
-
-
-def _key(body: HloComputation) -> str:
-    """Return a text that bodies with the same estimates share: shapes, opcodes and attributes."""
-    numbers = {instruction: number for number, instruction in enumerate(body.post_order())}
-    parts: list[str] = []
-    for instruction in numbers:
-        operands = [numbers[operand] for operand in instruction.operands]
-        inner = [f"{i.opcode}{i.shape}" for c in instruction.called_computations for i in c.post_order()]
-        attributes = {name: value for name, value in instruction.attrs.items() if name not in ("metadata", "literal")}
-        parts.append(f"{instruction.opcode} {instruction.shape} {operands} {inner} {attributes}")
-    return "\n".join(parts)
