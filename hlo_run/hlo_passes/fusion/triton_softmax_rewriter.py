@@ -68,8 +68,9 @@ class TritonSoftmaxRewriter(Struct, frozen=True):
 def _diamonds(ctx: PassContext, module: HloModule) -> list[tuple[HloInstruction, HloInstruction]]:
     """Return (root, producer) of the diamonds that can be tiled. As in XLA, a name is used up for each that was tried."""
     found: list[tuple[HloInstruction, HloInstruction]] = []
-    for computation in list(module.computations):
-        if computation.is_fusion or any(caller.opcode == "custom-call" for caller in computation.callers):
+    reducing = {reduce.parent for reduce in module.instructions_of("reduce")}
+    for computation in [c for c in module.computations if c in reducing] if reducing else []:
+        if any(caller.opcode == "custom-call" for caller in computation.callers):
             continue
         for root in computation.post_order():
             producer = diamond_producer(root, ctx.target)
