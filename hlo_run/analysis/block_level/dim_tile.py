@@ -10,7 +10,7 @@ Tile sizes and tile ids belong to the dimensions of a tiling space (`tiling.py`)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import prod
 from typing import TypeAlias
@@ -26,17 +26,50 @@ from hlo_run.indexing.simplify import Simplifier
 from hlo_run.indexing.substitute import Substitution
 
 
-class DimTile(Struct, frozen=True, cache_hash=True):
+class DimTile:
     """Elements offset, offset + stride, .. of a dimension, `size` of them; those at `upper_bound` or beyond are masked.
 
     Offset and bound are expressions of the tile ids, which are the dimensions of the tiling space, and of run-time offsets,
-    which are symbols.
+    which are symbols. They are computed when first read: estimates need only sizes.
     """
 
-    offset: Expr
-    size: int
-    stride: int
-    upper_bound: Expr
+    __slots__ = ("_bounds", "size", "stride")
+
+    def __init__(self, size: int, stride: int, bounds: tuple[Expr, Expr] | Callable[[], tuple[Expr, Expr]]) -> None:
+        self.size = size
+        self.stride = stride
+        self._bounds = bounds
+
+    @property
+    def bounds(self) -> tuple[Expr, Expr]:
+        """The offset and the upper bound."""
+        bounds = self._bounds
+        if callable(bounds):
+            bounds = self._bounds = bounds()
+        return bounds
+
+    @property
+    def offset(self) -> Expr:
+        """The first element."""
+        return self.bounds[0]
+
+    @property
+    def upper_bound(self) -> Expr:
+        """One more than the last element that is not masked."""
+        return self.bounds[1]
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, DimTile) or self.size != other.size or self.stride != other.stride:
+            return False
+        return self.bounds == other.bounds
+
+    def __hash__(self) -> int:
+        return hash((self.size, self.stride))
+
+    def __repr__(self) -> str:
+        return f"DimTile(offset {self.offset}, size {self.size}, stride {self.stride}, below {self.upper_bound})"
 
 
 class SpaceDim(Struct, frozen=True, cache_hash=True):
@@ -112,121 +145,118 @@ Tile: TypeAlias = tuple[DimTile, ...]
 
 
 class TileNumbers:
-    """Evaluates rules for chosen tile sizes, one per dimension of the space; refuses tiles that no kernel can load."""
+    """Evaluates rules for tile sizes, one per dimension of the space; refuses tiles that no kernel can load.
 
-    def __init__(self, space_sizes: Sequence[int], tile_sizes: Sequence[int]) -> None:
+    A tile is kept for the sizes of the dimensions that it depends on.
+    """
+
+    def __init__(self, space_sizes: Sequence[int]) -> None:
         self._space_sizes = space_sizes
-        self._tile_sizes = tile_sizes
-        self._dims: dict[DimRule, DimTile | Decision] = {}
-        self._expansions: dict[tuple[DimRule, tuple[int, ...]], tuple[DimTile, ...] | Decision] = {}
-        self._simplifier: Simplifier | None = None
+        self._used: dict[DimRule, tuple[int, ...]] = {}
+        self._dims: dict[tuple[DimRule, tuple[int, ...]], DimTile | Decision] = {}
 
-    def tile(self, rule: TileRule) -> Tile | Decision:
+    def tile(self, rule: TileRule, sizes: Sequence[int]) -> Tile | Decision:
         """Return the tile of an array."""
         dims: list[DimTile] = []
         for part in rule:
-            found = self.dim(part)
+            found = self.dim(part, sizes)
             if isinstance(found, Decision):
                 return found
             dims.append(found)
         return tuple(dims)
 
-    def dim(self, rule: DimRule) -> DimTile | Decision:
+    def dim(self, rule: DimRule, sizes: Sequence[int]) -> DimTile | Decision:
         """Return the tile of a dimension."""
-        found = self._dims.get(rule)
+        used = self._used.get(rule)
+        if used is None:
+            used = self._used[rule] = tuple(sorted(used_dims(rule)))
+        key = rule, tuple([sizes[number] for number in used])
+        found = self._dims.get(key)
         if found is None:
-            found = self._dims[rule] = self._evaluate(rule)
+            found = self._dims[key] = self._evaluate(rule, sizes)
         return found
 
-    def _evaluate(self, rule: DimRule) -> DimTile | Decision:
+    def _evaluate(self, rule: DimRule, sizes: Sequence[int]) -> DimTile | Decision:
         match rule:
             case SpaceDim():
-                return self._space_dim(rule.number)
+                size, whole = sizes[rule.number], self._space_sizes[rule.number]
+                return DimTile(size, 1, (ZERO if size >= whole else dim(rule.number) * size, constant(whole)))
             case WholeDim():
-                return DimTile(ZERO, power_of_two(rule.size), 1, constant(rule.size))
+                return DimTile(power_of_two(rule.size), 1, (ZERO, constant(rule.size)))
             case CollapsedDim():
-                return self._collapsed(rule)
+                return self._collapsed(rule, sizes)
             case _:
-                of = self.dim(rule.of)
+                of = self.dim(rule.of, sizes)
         if isinstance(of, Decision):
             return of
         match rule:
             case SlicedDim():
                 offset, bound = of.offset * rule.stride + rule.start, of.upper_bound * rule.stride + rule.start
-                return DimTile(offset, of.size, of.stride * rule.stride, bound)
+                return DimTile(of.size, of.stride * rule.stride, (offset, bound))
             case RuntimeSlicedDim():
                 start = symbol(rule.number)
-                return DimTile(of.offset + start, of.size, of.stride, of.upper_bound + start)
+                return DimTile(of.size, of.stride, (of.offset + start, of.upper_bound + start))
             case PaddedDim():
-                return DimTile(of.offset - rule.low, of.size, of.stride, constant(rule.size))
+                return DimTile(of.size, of.stride, (of.offset - rule.low, constant(rule.size)))
             case JoinedDim():
-                return self._joined(rule, of)
+                return _joined(rule, of)
             case ExpandedDim():
-                return self._expanded(rule, of)
+                return self._expanded(rule, of, sizes)
             case ScaleDim():
                 last = (of.offset + (of.size - 1) * of.stride) // rule.block
                 first = of.offset // rule.block
-                size = self._number(last - first + 1)
-                return size if isinstance(size, Decision) else DimTile(first, size, 1, of.upper_bound // rule.block)
+                size = self._number(last - first + 1, sizes)
+                return size if isinstance(size, Decision) else DimTile(size, 1, (first, of.upper_bound // rule.block))
 
-    def _space_dim(self, number: int) -> DimTile:
-        size, whole = self._tile_sizes[number], self._space_sizes[number]
-        return DimTile(ZERO if size >= whole else dim(number) * size, size, 1, constant(whole))
-
-    def _joined(self, rule: JoinedDim, of: DimTile) -> DimTile | Decision:
-        aligned = _judge_join(of, rule.sizes)
-        if not aligned:
-            return aligned
-        start = sum(rule.sizes[: rule.position])
-        bound = maximum(minimum(of.upper_bound - start, rule.sizes[rule.position]), 0)
-        return DimTile(of.offset - start, of.size, of.stride, bound)
-
-    def _collapsed(self, rule: CollapsedDim) -> DimTile | Decision:
+    def _collapsed(self, rule: CollapsedDim, sizes: Sequence[int]) -> DimTile | Decision:
         parts: list[DimTile] = []
         for source in rule.of:
-            part = self.dim(source)
+            part = self.dim(source, sizes)
             if isinstance(part, Decision):
                 return part
             parts.append(part)
         contiguous = _judge_collapse(parts, rule.sizes)
         if not contiguous:
             return contiguous
-        last = [minimum(part.offset + (part.size - 1) * part.stride, part.upper_bound - 1) for part in parts]
-        offset = self._simplify(linearize([part.offset for part in parts], rule.sizes))
-        bound = self._simplify(linearize(last, rule.sizes) + 1)
+
+        def bounds() -> tuple[Expr, Expr]:
+            last = [minimum(part.offset + (part.size - 1) * part.stride, part.upper_bound - 1) for part in parts]
+            offset = linearize([part.offset for part in parts], rule.sizes)
+            return self._simplify(offset, sizes), self._simplify(linearize(last, rule.sizes) + 1, sizes)
+
         # The step is that of the innermost dimension with more than one element.
         steps = [part.stride * step for part, step in zip(parts, strides_of(rule.sizes), strict=True) if part.size != 1]
-        return DimTile(offset, prod([part.size for part in parts]), steps[-1] if steps else parts[-1].stride, bound)
+        return DimTile(prod([part.size for part in parts]), steps[-1] if steps else parts[-1].stride, bounds)
 
-    def _expanded(self, rule: ExpandedDim, of: DimTile) -> DimTile | Decision:
-        key = rule.of, rule.sizes
-        found = self._expansions.get(key)
-        if found is None:
-            found = self._expansions[key] = self._expand(of, rule.sizes)
-        return found if isinstance(found, Decision) else found[rule.position]
-
-    def _expand(self, of: DimTile, sizes: tuple[int, ...]) -> tuple[DimTile, ...] | Decision:
-        first = _indices(of.offset, sizes)
-        last = _indices(of.offset + (of.size - 1) * of.stride, sizes)
+    def _expanded(self, rule: ExpandedDim, of: DimTile, sizes: Sequence[int]) -> DimTile | Decision:
+        first = _indices(of.offset, rule.sizes)
+        last = _indices(of.offset + (of.size - 1) * of.stride, rule.sizes)
         parts: list[DimTile] = []
         for low, high in zip(first, last, strict=True):
-            size = self._number(high - low + 1)
+            size = self._number(high - low + 1, sizes)
             if isinstance(size, Decision):
                 return size
-            parts.append(DimTile(self._simplify(low), size, 1, self._simplify(high + 1)))
-        contiguous = _judge_expansion(of, parts, sizes)
-        return tuple(parts) if contiguous else contiguous
+            parts.append(DimTile(size, 1, (self._simplify(low, sizes), self._simplify(high + 1, sizes))))
+        contiguous = _judge_expansion(of, parts, rule.sizes)
+        return parts[rule.position] if contiguous else contiguous
 
-    def _number(self, expr: Expr) -> int | Decision:
-        simple = self._simplify(expr)
+    def _number(self, expr: Expr, sizes: Sequence[int]) -> int | Decision:
+        simple = self._simplify(expr, sizes)
         return simple.value if simple.is_constant else no(f"the size of a tile, {simple}, is not a number")
 
-    def _simplify(self, expr: Expr) -> Expr:
-        if self._simplifier is None:
-            pairs = zip(self._space_sizes, self._tile_sizes, strict=True)
-            bounds: list[Bounds] = [(0, -(-whole // size) - 1) for whole, size in pairs]
-            self._simplifier = Simplifier(bounds, (), preserve_points=True)
-        return self._simplifier(expr)
+    def _simplify(self, expr: Expr, sizes: Sequence[int]) -> Expr:
+        pairs = zip(self._space_sizes, sizes, strict=True)
+        bounds: list[Bounds] = [(0, -(-whole // size) - 1) for whole, size in pairs]
+        return Simplifier(bounds, (), preserve_points=True)(expr)
+
+
+def _joined(rule: JoinedDim, of: DimTile) -> DimTile | Decision:
+    aligned = _judge_join(of, rule.sizes)
+    if not aligned:
+        return aligned
+    start = sum(rule.sizes[: rule.position])
+    bound = maximum(minimum(of.upper_bound - start, rule.sizes[rule.position]), 0)
+    return DimTile(of.size, of.stride, (of.offset - start, bound))
 
 
 def used_dims(rule: DimRule) -> frozenset[int]:

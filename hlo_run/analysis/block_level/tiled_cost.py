@@ -97,6 +97,7 @@ class TiledCost:
     def __init__(self, tiled: TiledComputation, target: TargetSpec) -> None:
         self._space = tiled.space
         self._target = target
+        self._numbers = TileNumbers(tiled.space.sizes)
         self._parts: list[_Part] = []
         self._inputs: dict[FusedOp, int] = {}
         self._tiles: dict[Tile, int] = {}
@@ -174,7 +175,7 @@ class TiledCost:
         return TiledTime(BlockLevelConfig((tuple(root_sizes),), warps), ticks)
 
     def _part_at(self, part: _Part, sizes: Sequence[int]) -> _PartAt | Decision:
-        tile = TileNumbers(self._space.sizes, sizes).tile(part.rule)
+        tile = self._numbers.tile(part.rule, sizes)
         if isinstance(tile, Decision):
             return tile
         elements = padded_elements(tuple([dim.size for dim in tile]))

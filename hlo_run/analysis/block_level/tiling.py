@@ -176,11 +176,12 @@ class TiledComputation:
     def __init__(self, space: TilingSpace, region: Region) -> None:
         self.space = space
         self.region = region
+        self._numbers = TileNumbers(space.sizes)
 
     def at(self, tile_sizes: Sequence[int]) -> Tiling | Decision:
         """Return the tiling with a size per dimension of the space, or the reason why no kernel can have it."""
         sizes = tuple(tile_sizes)
-        region = _place(self.region, TileNumbers(self.space.sizes, sizes))
+        region = _place(self.region, self._numbers, sizes)
         return region if isinstance(region, Decision) else Tiling(self.space, sizes, region)
 
 
@@ -244,12 +245,12 @@ def _region(roots: Sequence[TiledOp], space: TilingSpace) -> Region | Decision:
     return Region(list(made.values()), kept)
 
 
-def _place(region: Region, numbers: TileNumbers) -> PlacedRegion | Decision:
+def _place(region: Region, numbers: TileNumbers, sizes: Sequence[int]) -> PlacedRegion | Decision:
     """Return a region with the numbers of its tiles; ops whose tiles have equal numbers become one."""
     made: dict[tuple[FusedOp, Tile], PlacedOp] = {}
     placed: dict[TiledOp, PlacedOp] = {}
     for tiled in _operands_first(region):
-        found = numbers.tile(tiled.tile)
+        found = numbers.tile(tiled.tile, sizes)
         if isinstance(found, Decision):
             return no(f"{tiled.op.name}: {found.reason}")
         key = tiled.op, found
@@ -258,7 +259,7 @@ def _place(region: Region, numbers: TileNumbers) -> PlacedRegion | Decision:
             known = made[key] = PlacedOp(tiled.op, found)
             regions: list[PlacedRegion] = []
             for inner in tiled.regions:
-                inside = _place(inner, numbers)
+                inside = _place(inner, numbers, sizes)
                 if isinstance(inside, Decision):
                     return inside
                 regions.append(inside)

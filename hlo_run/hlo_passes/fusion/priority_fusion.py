@@ -344,8 +344,9 @@ class _ComputationFusion:
     def _judge(self, producer: Node, user: Node) -> Decision:
         """Decide whether a user may compute the producer itself."""
         blocks = self._block_level
-        judges = self._rules if blocks is None or not blocks.has_one(producer, user) else blocks
-        return judges.judge(producer, user, self._graph.root)
+        if blocks is not None and blocks.has_one(producer, user):
+            return blocks.judge(producer, user, self._graph.root)
+        return self._rules.judge(producer, user, self._graph.root)
 
     def _is_fusible(self, node: Node) -> bool:
         return is_fusible(node) if self._block_level is None else self._block_level.is_fusible(node)
@@ -353,13 +354,16 @@ class _ComputationFusion:
     def _alone(self, node: Node) -> int:
         """Return the ticks of the kernel of a node."""
         blocks = self._block_level
-        return self._model.alone(node).execution if blocks is None or node not in blocks.configs else blocks.alone(node)
+        if blocks is not None and node in blocks.configs:
+            return blocks.alone(node)
+        return self._model.alone(node).execution
 
     def _together(self, producer: Node, user: Node) -> int:
         """Return the ticks of the kernel of a user that computes the producer itself."""
         blocks = self._block_level
-        model = self._model if blocks is None or not blocks.has_one(producer, user) else blocks
-        return model.together(producer, user)
+        if blocks is not None and blocks.has_one(producer, user):
+            return blocks.together(producer, user)
+        return self._model.together(producer, user)
 
     def _fuse(self, producer: Node, user: Node, is_constant: bool = False) -> None:
         kind = self._absorb(producer, user, is_constant)
