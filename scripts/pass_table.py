@@ -56,9 +56,7 @@ WHY_OPEN = {
     "triton-gemm-rewriter": _TRITON,
     "hoist-fused-bitcasts": _TRITON,
     "gemm-fusion-swap-operands": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
-    "triton-softmax-rewriter": _TRITON,
     "convert_triton_gemm_config": _TRITON,
-    "fusion-block-level-rewriter": _TRITON,
     "rematerialization": "a module that needs more memory than the device has is not changed",
 }
 _TESTS = ROOT / "tests"

@@ -64,6 +64,18 @@ def _simplifiers_of_loops(c: PassContext) -> tuple[HloPass, ...]:
     return tuple(one(c) for one in (*first, _pass("simplifiers.hlo_cse", sees_layouts=True, only_scalars=True)))
 
 
+def _native_fusion(c: PassContext) -> tuple[HloPass, ...]:
+    """Return the passes that make native kernels of normalisations, with which `triton-softmax-rewriter` compares its own."""
+    reductions = ("reduction_dimension_grouper", "reduction_splitter", "tree_reduction_rewriter")
+    merge, clean = _pass("simplifiers.hlo_cse", sees_layouts=True, in_fusions=True), _pass("simplifiers.dce")
+    passes = (
+        *(_pass(f"reductions.{name}") for name in reductions),
+        *(_pass("expanders.variadic_op_splitter"), _pass("sorts.sort_iota_fusion")),
+        *(_pass("fusion.priority_fusion"), merge, clean, _pass("fusion.multi_output_fusion"), merge, clean),
+    )
+    return tuple(one(c) for one in passes)
+
+
 # The order is XLA's, recorded in tests/data/xla_pipelines.txt. `Ours` marks a row that XLA's pipeline lacks.
 _HLO_PASSES: tuple[HloGroup, ...] = (
     *BEFORE_OPTIMIZATION,
@@ -329,6 +341,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("cse", _pass("simplifiers.hlo_cse", sees_layouts=True)),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dce", _pass("simplifiers.dce")),
+            HloRow(
+                "triton-softmax-rewriter",
+                _pass("fusion.triton_softmax_rewriter", native=_native_fusion),
+                for_opcodes=("reduce",),
+                when=lambda c: c.options.block_level_fusions,
+            ),
             HloRow("reduction-dimension-grouper", _pass("reductions.reduction_dimension_grouper"), for_opcodes=("reduce",)),
             HloRow("reduction-splitter", _pass("reductions.reduction_splitter"), for_opcodes=("reduce",)),
             HloRow("tree-reduction-rewriter", _pass("reductions.tree_reduction_rewriter"), for_opcodes=("reduce",)),
