@@ -50,7 +50,6 @@ class CompileOptions(XlaFlags):
     xla_allow_excess_precision: bool = flag(
         True, "Omit conversions of floats to a narrower type and back, as XLA does. false: round wherever the module converts."
     )
-    block_level_fusions: bool = flag(False, "Make block-level fusions (Triton in XLA), as XLA does by default. Not complete yet.")
     run_test_hlo_passes: bool = flag(
         True, "Run the HLO passes. false: the input is already optimised, so run only the required rows."
     )
