@@ -112,6 +112,13 @@ class Region:
         self.ops = ops
         self.roots = roots
 
+    def walk(self) -> Iterator[TiledOp]:
+        """Yield all ops, those of inner regions after the op that has the region."""
+        for op in self.ops:
+            yield op
+            for region in op.regions:
+                yield from region.walk()
+
 
 class PlacedOp:
     """A tiled op with the numbers of its tile. Its regions have operands before users."""

@@ -71,9 +71,15 @@ class SearchSpace:
             self._copies[value], self.originals[copy] = copy, value
         return self._copies[last]
 
-    def free_dot(self, body: HloComputation) -> None:
-        """Move the bitcasts of `body`, the copy itself or a fusion within it, away from its product."""
-        BitcastMover(body, self.originals, self._copies).move_all()
+    def free_dot(self) -> None:
+        """Move bitcasts of the copy away from its product."""
+        self.free_border(self.body)
+
+    def free_border(self, body: HloComputation) -> None:
+        """Move bitcasts of a fusion within the copy away from its product, and out of it at its parameters and its root."""
+        mover = BitcastMover(body, self.originals, self._copies)
+        while mover.move_any():
+            pass
 
     def original(self, operand: HloInstruction, shape: Shape) -> HloInstruction:
         """Return what has the value of `operand` in the module, with `shape`; adds bitcasts to the module where needed."""
@@ -101,24 +107,25 @@ class BitcastMover:
         self._copies = copies
         self._makes = InstructionMaker(body)
 
-    def move_all(self) -> None:
-        """Move one bitcast a step, as long as one can move."""
-        dot = next((i for i in self._body.instructions if i.opcode == "dot"), None)
-        while dot is not None and self._move_one(dot):
-            pass
+    def move_any(self) -> bool:
+        """Move the first bitcast that can move by a step; return whether one moved."""
+        return any(self._move(bitcast, is_after) for bitcast, is_after in self._bitcasts())
 
-    def _move_one(self, dot: HloInstruction) -> bool:
-        after = {dot}
-        order = self._body.post_order()
-        for instruction in order:
-            if any(operand in after for operand in instruction.operands):
+    def _move(self, bitcast: HloInstruction, is_after: bool) -> bool:
+        return self._sink(bitcast) if is_after else self._hoist(bitcast)
+
+    def _bitcasts(self) -> list[tuple[HloInstruction, bool]]:
+        """Return the bitcasts in post-order, and whether each comes after the product."""
+        dot = next((i for i in self._body.instructions if i.opcode == "dot"), None)
+        found: list[tuple[HloInstruction, bool]] = []
+        after: set[HloInstruction | None] = {dot}
+        for instruction in self._body.post_order() if dot is not None else ():
+            is_after = any(operand in after for operand in instruction.operands)
+            if is_after:
                 after.add(instruction)
-        for instruction in order:
-            if instruction.opcode in _BITCASTS and (
-                self._sink(instruction) if instruction in after else self._hoist(instruction)
-            ):
-                return True
-        return False
+            if instruction.opcode in _BITCASTS:
+                found.append((instruction, is_after))
+        return found
 
     def _hoist(self, bitcast: HloInstruction) -> bool:
         """Let the bitcast change places with its operand. A parameter takes its shape."""

@@ -16,6 +16,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.block_level.config import TRITON_GEMM, fusion_record
+from hlo_run.analysis.block_level.dim_tile import CollapsedDim, ExpandedDim, SpaceDim, TileRule
 from hlo_run.analysis.block_level.support import is_supported, supports
 from hlo_run.analysis.block_level.tiling import tile_computation
 from hlo_run.analysis.decision import Decision
@@ -54,14 +55,14 @@ class TritonGemmRewriter(Struct, frozen=True):
 
 def _fuse(ctx: PassContext, module: HloModule, dot: HloInstruction) -> None:
     space = SearchSpace(dot, ctx.target)
-    space.free_dot(space.body)
+    space.free_dot()
     grown = _Growth(ctx, space)
     if not grown.begins():
         return
     grown.take_operands(grown.operands)
     grown.take_users()
     body, operands, last = grown.body, grown.operands, space.originals[grown.last]
-    space.free_dot(body)
+    space.free_border(body)
     inputs = [space.original(operand, parameter.shape) for operand, parameter in zip(operands, body.parameters, strict=True)]
     name = f"gemm_fusion_{dot.name}"
     body.name = f"fused_computation.{name}_computation"
@@ -85,7 +86,7 @@ class _Growth:
 
     def begins(self) -> bool:
         """True if the product alone can be tiled."""
-        return not isinstance(tile_computation(self.body), Decision)
+        return _has_tiles(self.body)
 
     def take_operands(self, candidates: list[HloInstruction]) -> None:
         """Take the candidates into the fusion, then their operands, and so on."""
@@ -117,10 +118,27 @@ class _Growth:
                 self.take_operands(self.operands)
 
     def _adopt(self, body: HloComputation, operands: list[HloInstruction]) -> bool:
-        if isinstance(tile_computation(body), Decision):
+        if not _has_tiles(body):
             return False
         self.body, self.operands = body, operands
         return True
+
+
+def _has_tiles(body: HloComputation) -> bool:
+    """True if the body can be tiled, and parts of one dimension stay next to each other in every tile."""
+    tiled = tile_computation(body)
+    return not isinstance(tiled, Decision) and all(_keeps_parts_together(op.tile) for op in tiled.region.walk())
+
+
+def _keeps_parts_together(tile: TileRule) -> bool:
+    for part in tile:
+        if isinstance(part, ExpandedDim) and (isinstance(part.of, CollapsedDim) or any(n & (n - 1) for n in part.sizes[1:])):
+            return False
+        if isinstance(part, CollapsedDim):
+            numbers = sorted(inner.number for inner in part.of if isinstance(inner, SpaceDim))
+            if numbers and numbers[-1] - numbers[0] >= len(numbers):
+                return False
+    return True
 
 
 def _reads_only_inputs(user: HloInstruction, last: HloInstruction) -> bool:
