@@ -123,7 +123,7 @@ class BitcastMover:
             is_after = any(operand in after for operand in instruction.operands)
             if is_after:
                 after.add(instruction)
-            if instruction.opcode in _BITCASTS:
+            if instruction.opcode in _BITCASTS and instruction.shape.element_type == instruction.operands[0].shape.element_type:
                 found.append((instruction, is_after))
         return found
 
