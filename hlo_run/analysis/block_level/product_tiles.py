@@ -1,8 +1,8 @@
 """The tiles that a block-level fusion of a product can have, in the order in which XLA tries them.
 
-First the tile of the result is chosen, then warps, the step along the contracting dimension, and stages. Without a device XLA takes
-the first one that is among the tiles of its `default_configs` for the GPU, once these are brought into the range of the product.
-XLA's `TritonDotFusionSearchSpace`; `product_tiles.tsv` has the tiles of `default_configs`.
+First the tile of the result is chosen, then warps, the step along the contracting dimension, and stages. Without a device XLA
+takes the first one that is among the tiles of its `default_configs` for the GPU, once these are brought into the range of the
+product. XLA's `TritonDotFusionSearchSpace`; `product_tiles.tsv` has the tiles of `default_configs`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
       =>   c = (f32[64,32], s8[4194304]) custom-call(a, b), .., backend_config={.., "selected_algorithm":"0"}
 
 A product of cuBLASLt gets the first algorithm that needs at most 4 MiB of scratch memory; a convolution of cuDNN gets what the
-library chooses. Calls within fusions stay as they are. A block-level fusion of a product gets the first tile that suits it. XLA's `ConfigAssigner` (formerly `Autotuner`) without a device.
+library chooses. A block-level fusion of a product gets the first tile that suits it. Calls within fusions stay as they are. XLA's
+`ConfigAssigner` (formerly `Autotuner`) without a device.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Replace the tile that was chosen for a fusion's product by the tile of the fusion's result.
 
     fusion, "triton_gemm_config":{"block_m":"16","block_n":"8","block_k":"16",..}
-      =>   fusion, "block_level_fusion_config":{..,"output_tiles":[{"sizes":["16","8"]}],..};  dot, backend_config={"sizes":["16"]}
+      =>   fusion, "block_level_fusion_config":{..,"output_tiles":[{"sizes":["16","8"]}],..}
+           dot, backend_config={"sizes":["16"]}
 
-The sizes of the result's tile are a permutation of 1, .., 1, block_m, block_n: the first one, in lexicographic order, with which the
-product gets the tile 1, .., 1, block_m, block_n. XLA's `ConvertTritonGemmConfig`.
+The sizes of the result's tile are a permutation of 1, .., 1, block_m, block_n: the first one, in lexicographic order, with which
+the product gets the tile 1, .., 1, block_m, block_n. XLA's `ConvertTritonGemmConfig`.
 """
 
 from __future__ import annotations

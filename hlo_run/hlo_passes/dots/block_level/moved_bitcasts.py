@@ -3,13 +3,14 @@
     result = bitcast(broadcast(x))   <=>   result = broadcast(bitcast(x))
     result = bitcast(transpose(x))   <=>   result = transpose(bitcast(x))
 
-All four questions divide the two sides of the bitcast, from the minor dimension on, into the smallest groups of the same number of
-elements. The exchange exists if each group stays together on the other side. XLA's `bitcast_utils.cc`.
+All four questions divide the two sides of the bitcast, from the minor dimension on, into the smallest groups of the same number
+of elements. The exchange exists if each group stays together on the other side. XLA's `bitcast_utils.cc`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -108,7 +109,7 @@ def _beyond_transpose(near: Shape, same: Shape, far: Shape, dimensions: Sequence
 
 
 def groups_of(one: Sequence[int], two: Sequence[int]) -> list[Group]:
-    """Divide two lists of sizes into the smallest groups of equal products (XLA's `CommonFactors`). The whole products are equal."""
+    """Divide two lists of sizes, of equal products, into the smallest groups of equal products (XLA's `CommonFactors`)."""
     bounds: list[tuple[int, int]] = []
     first = second = 0
     left = right = 1
@@ -126,7 +127,7 @@ def groups_of(one: Sequence[int], two: Sequence[int]) -> list[Group]:
         if takes_second:
             right *= two[second]
             second += 1
-    return [((a, c), (b, d)) for (a, b), (c, d) in zip(bounds, bounds[1:], strict=False)]
+    return [((a, c), (b, d)) for (a, b), (c, d) in pairwise(bounds)]
 
 
 def _without_trivial(groups: list[Group]) -> list[Group]:
@@ -138,7 +139,7 @@ def _without_trivial(groups: list[Group]) -> list[Group]:
             n += 1
         else:
             del bounds[n if n + 2 == len(bounds) else n + 1]
-    return [((a, c), (b, d)) for (a, b), (c, d) in zip(bounds, bounds[1:], strict=False)]
+    return [((a, c), (b, d)) for (a, b), (c, d) in pairwise(bounds)]
 
 
 def _physical(shape: Shape) -> list[int]:

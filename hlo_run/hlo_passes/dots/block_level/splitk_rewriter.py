@@ -4,8 +4,8 @@
       =>   p = f32[4,64,192] dot(reshape f32[64,4,32] (a), reshape f32[4,32,192] (b)), batch dimensions 1 and 0
            d = f32[64,192] reduce(p, 0), dimensions={0}, to_apply=add
 
-A contracting dimension that cannot be divided in parts of 16 bytes is padded with zeros. The parts are summed in the type in which
-the product is summed. The number of parts is that with the least estimated time. XLA's `SplitkRewriter`.
+A contracting dimension that cannot be divided in parts of 16 bytes is padded with zeros. The parts are summed in the type in
+which the product is summed. The number of parts is that with the least estimated time. XLA's `SplitkRewriter`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _VIEWS = opcode_set("bitcast reshape transpose")
 
 
 def is_input_worth_fusing(value: HloInstruction, multiplies: bool = False) -> bool:
-    """True if a product gains by computing the operand `value`. With `multiplies`, also a multiplication of operands read once."""
+    """True if a product gains by computing the operand `value`; with `multiplies`, also a product of values read once."""
     added = _added_bytes(value)
     if added is None:
         return False
