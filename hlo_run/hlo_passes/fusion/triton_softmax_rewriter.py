@@ -114,7 +114,9 @@ def _fuse(module: HloModule, root: HloInstruction, producer: HloInstruction) -> 
     assert root.parent is not None, "the root is in a computation"
     module.add_computation(body)
     maker = InstructionMaker(root.parent, root.where)
-    return maker.add("fusion", root.shape, sources, {"calls": (body,)}, _NAME, kind="kCustom")
+    fusion = maker.add("fusion", root.shape, sources, {"calls": (body,)}, kind="kCustom")
+    fusion.name = module.unique_instruction_name(_NAME)  # As in XLA, the name that it had is used up as well.
+    return fusion
 
 
 def _discard(fusion: HloInstruction, keeps_body: bool) -> None:
