@@ -49,6 +49,7 @@ _FREE: frozenset[Opcode] = opcode_set(
     "bitcast broadcast constant dynamic-slice dynamic-update-slice gather iota pad parameter reshape slice transpose tuple"
 )
 _FLOAT = Packing("f")
+_EXACT_IN_F32 = 1 << 24
 
 
 class TiledTime(Struct, frozen=True):
@@ -103,6 +104,8 @@ class TiledCost:
         self._tiles: dict[Tile, int] = {}
         self._add_region(tiled.region, ())
         self._sizes = [source.shape.size_bytes for source in self._inputs]
+        self._sequential_sizes = tiled.space.tile_sizes(())
+        self._bandwidths: dict[float, float] = {}
         bandwidth = _f32(target.memory_bandwidth)
         self._block_bandwidth = _f32(_f32(_f32(target.clock_rate_ghz) * 1e9) * _MEMORY_TRANSACTION_BYTES)
         self._l2_bandwidth = _f32(bandwidth * _L2_SPEEDUP)
@@ -135,25 +138,30 @@ class TiledCost:
 
     def best(self) -> TiledTime | Decision:
         """Return the fastest configuration, of equal ones the first, which has the smallest tiles."""
-        best: TiledTime | None = None
+        best: tuple[int, int, tuple[int, ...]] | None = None
         reason = "no tile sizes fit"
         for sizes in candidates(self._space.root.shape.dims):
-            found = self.at(sizes)
+            found = self._estimate(sizes, 0)
             if isinstance(found, Decision):
                 reason = found.reason
-            elif best is None or found.ticks < best.ticks:
-                best = found
-        return no(f"No valid tilings found: {reason}") if best is None else best
+            elif best is None or found[0] < best[0]:
+                best = *found, sizes
+        return no(f"No valid tilings found: {reason}") if best is None else _time(*best)
 
-    def at(self, root_sizes: Sequence[int], num_warps: int | None = None) -> TiledTime | Decision:
-        """Return the time with these sizes of the root's tile, or why no kernel can have them."""
+    def at(self, root_sizes: tuple[int, ...], num_warps: int) -> TiledTime | Decision:
+        """Return the time with these sizes of the root's tile and warps, or why no kernel can have them."""
+        found = self._estimate(root_sizes, num_warps)
+        return found if isinstance(found, Decision) else _time(*found, root_sizes)
+
+    def _estimate(self, root_sizes: tuple[int, ...], warps: int) -> tuple[int, int] | Decision:
+        """Return ticks and warps. Unless they are given (not 0), the largest tile decides the warps."""
         if prod(root_sizes) > _MOST_HELD_ELEMENTS:
             return _SPILLS
         dims = self._space.root.shape.dims
-        fits = judge_grid(dims, tuple(root_sizes), self._target)
+        fits = judge_grid(dims, root_sizes, self._target)
         if not fits:
             return fits
-        sizes = self._space.tile_sizes(root_sizes)
+        sizes = root_sizes + self._sequential_sizes
         parts: list[_PartAt] = []
         for part in self._parts:
             key = tuple([sizes[dim] for dim in part.used])
@@ -164,15 +172,16 @@ class TiledCost:
                 return found
             parts.append(found)
         blocks = prod([-(-dim // size) for dim, size in zip(dims, root_sizes, strict=True)])
-        flops = self._work(parts, blocks)
-        reads = self._reads(parts, blocks)
-        memory = sum([self._read_ticks(self._sizes[number], *read, blocks) for number, read in reads.items()])
-        memory += self._write_ticks(root_sizes)
-        largest = max([part.elements for part in parts])
-        warps = num_warps or next((warps for most, warps in _WARPS if largest <= most), _MOST_WARPS)
+        flops, reads = self._work(parts, blocks)
+        most = _f32(blocks * self._block_bandwidth)
+        memory = self._write_ticks(root_sizes)
+        for number, (total, useful) in reads.items():
+            memory += self._read_ticks(self._sizes[number], total, useful, most)
+        if not warps:
+            largest = max([part.elements for part in parts])
+            warps = next((warps for most, warps in _WARPS if largest <= most), _MOST_WARPS)
         compute = self._compute_ticks(flops, blocks, warps * WARP_THREADS)
-        ticks = compute + memory - _rounded(min(compute, memory) * _HIDDEN_PART)
-        return TiledTime(BlockLevelConfig((tuple(root_sizes),), warps), ticks)
+        return compute + memory - _rounded(min(compute, memory) * _HIDDEN_PART), warps
 
     def _part_at(self, part: _Part, sizes: Sequence[int]) -> _PartAt | Decision:
         tile = self._numbers.tile(part.rule, sizes)
@@ -195,50 +204,43 @@ class TiledCost:
             )
         return _PartAt(self._tiles.setdefault(tile, len(self._tiles)), elements, tuple(reads))
 
-    def _work(self, parts: Sequence[_PartAt], blocks: int) -> int:
-        """Return the flops of all blocks. Parts of a region whose tiles are equal are one part."""
+    def _work(self, parts: Sequence[_PartAt], blocks: int) -> tuple[int, dict[int, tuple[int, float]]]:
+        """Return the flops of all blocks, and per input the bytes that are read and the least useful part of the bandwidth.
+
+        Parts of a region whose tiles are equal are one part.
+        """
         flops = 0
-        same: dict[tuple[int, int], list[int]] = {}
-        for number, (part, at) in enumerate(zip(self._parts, parts, strict=True)):
-            same.setdefault((part.region, at.tile), []).append(number)
-        for numbers in same.values():
-            part = self._parts[numbers[0]]
-            cycles = part.flops if len(numbers) == 1 else self._merged_flops(numbers)
-            flops += _share(blocks, part.shares) * parts[numbers[0]].elements * cycles
-        return flops
-
-    def _merged_flops(self, numbers: Sequence[int]) -> int:
-        ops: dict[FusedOp, int] = {}
-        for number in numbers:
-            ops.update(self._parts[number].ops)
-        return sum(ops.values())
-
-    def _reads(self, parts: Sequence[_PartAt], blocks: int) -> dict[int, tuple[int, float]]:
-        """Return the bytes that are read of each input, and the least useful part of the bandwidth."""
         reads: dict[int, tuple[int, float]] = {}
-        seen: set[tuple[int, int, int]] = set()
+        done: dict[tuple[int, int], dict[FusedOp, int]] = {}
+        is_merged = len({part.tile for part in parts}) < len(parts)
         for part, at in zip(self._parts, parts, strict=True):
-            for number, bytes_read, useful in at.reads:
-                if (part.region, at.tile, number) in seen:
-                    continue
-                seen.add((part.region, at.tile, number))
+            count = _share(blocks, part.shares) if part.shares else blocks
+            inputs, cycles = at.reads, part.flops
+            if is_merged:
+                same = done.setdefault((part.region, at.tile), {})
+                inputs = tuple([read for source, read in zip(part.inputs, inputs, strict=True) if source not in same])
+                cycles = sum([flops for op, flops in part.ops.items() if op not in same])
+                same.update(part.ops)
+                same.update(part.inputs)
+            flops += count * at.elements * cycles
+            for number, bytes_read, useful in inputs:
                 total, least = reads.get(number, (0, 1.0))
-                reads[number] = total + bytes_read * _share(blocks, part.shares), min(least, useful)
-        return reads
+                reads[number] = total + bytes_read * count, min(least, useful)
+        return flops, reads
 
-    def _read_ticks(self, size_bytes: int, total: int, useful: float, blocks: int) -> int:
-        """Return the ticks to read an array: each byte from memory once, again from a cache."""
-        target = self._target
+    def _read_ticks(self, size_bytes: int, total: int, useful: float, most: float) -> int:
+        """Return the ticks to read an array: each byte from memory once, again from a cache, at `most` at that bandwidth."""
+        bandwidth = self._bandwidths.get(useful)
+        if bandwidth is None:
+            bandwidth = self._bandwidths[useful] = _f32(self._target.memory_bandwidth * useful)
         net = min(size_bytes, total)
-        most = _f32(blocks * self._block_bandwidth)
-        memory = min(_f32(target.memory_bandwidth * useful), most)
-        ticks = _seconds(_f32(_f32(net) / memory))
+        ticks = _seconds(_f32(_f32(net) / min(bandwidth, most)))
         if total == net:
             return ticks
-        if net >= target.l2_cache_size_bytes:
-            again = _f32(_f32(target.memory_bandwidth) * useful)
+        if net >= self._target.l2_cache_size_bytes:
+            again = _f32(_f32(self._target.memory_bandwidth) * useful)
         else:
-            is_small = net < _L1_BYTES_PER_CORE * target.core_count
+            is_small = net < _L1_BYTES_PER_CORE * self._target.core_count
             again = self._l1_bandwidth if is_small else self._l2_bandwidth
         return ticks + _seconds(_f32(_f32(total - net) / min(again, most)))
 
@@ -313,6 +315,10 @@ def flops_per_element(instruction: HloInstruction, target: TargetSpec) -> int:
     return cycles_per_element(opcode, shape.element_type, target) if is_elementwise(instruction) else 0
 
 
+def _time(ticks: int, warps: int, sizes: tuple[int, ...]) -> TiledTime:
+    return TiledTime(BlockLevelConfig((sizes,), warps), ticks)
+
+
 def _share(blocks: int, shares: Sequence[tuple[int, int]]) -> int:
     for part, whole in shares:
         blocks = blocks * part // whole
@@ -339,6 +345,8 @@ def _element_bytes(shape: Shape) -> int:
 
 def _f32(value: float) -> float:
     """Return the nearest number of f32, in which XLA computes these times."""
+    if isinstance(value, int) and value < _EXACT_IN_F32:
+        return value
     return _FLOAT.unpack(_FLOAT.pack(value))[0]
 
 

@@ -21,6 +21,7 @@ from hlo_run.analysis.block_level.tile_propagation import operand_tiles
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
+from hlo_run.hlo.values.backend_config import config_of
 
 _CONTRACTING: frozenset[Opcode] = frozenset(("dot", "scaled-dot"))
 
@@ -87,6 +88,22 @@ class TilingSpace:
         ]
         return (*root, *rest)
 
+    def configured_sizes(self, root: Sequence[int]) -> tuple[int, ...]:
+        """Return the tile sizes with which a fusion is emitted, whose configuration has these sizes of the root's tile.
+
+        Ops may have `sizes` of sequential dimensions in their backend config; the others are whole. All become powers of two.
+        """
+        sizes = list(root)
+        for dimension in self.dimensions[self.parallel_rank :]:
+            given = config_of(dimension.op.instruction.backend_config).get("sizes")
+            sizes.append(int(given[dimension.position - dimension.op.shape.rank]) if given else dimension.size)
+        return tuple([power_of_two(size) for size in sizes])
+
+    def has_loop(self, op: FusedOp, sizes: Sequence[int]) -> bool:
+        """True if a reduce reads its operand in several tiles."""
+        dims = [self._sequential[op, op.shape.rank + n].number for n in range(len(op.instruction.ints("dimensions")))]
+        return any(sizes[dim] < self.dimensions[dim].size for dim in dims)
+
 
 class TiledOp:
     """An op at one tile. `regions` hold what is computed inside of it: the loop of a dot, each operand of a concatenate."""
@@ -121,7 +138,7 @@ class Region:
 
 
 class PlacedOp:
-    """A tiled op with the numbers of its tile. Its regions have operands before users."""
+    """A tiled op with the numbers of its tile. A reduce of several tiles has a region as well, for the loop over its operand."""
 
     __slots__ = ("op", "operands", "regions", "tile")
 
@@ -188,7 +205,7 @@ class TiledComputation:
     def at(self, tile_sizes: Sequence[int]) -> Tiling | Decision:
         """Return the tiling with a size per dimension of the space, or the reason why no kernel can have it."""
         sizes = tuple(tile_sizes)
-        region = _place(self.region, self._numbers, sizes)
+        region = _place(self.region, self.space, self._numbers, sizes)
         return region if isinstance(region, Decision) else Tiling(self.space, sizes, region)
 
 
@@ -252,11 +269,20 @@ def _region(roots: Sequence[TiledOp], space: TilingSpace) -> Region | Decision:
     return Region(list(made.values()), kept)
 
 
-def _place(region: Region, numbers: TileNumbers, sizes: Sequence[int]) -> PlacedRegion | Decision:
+def _place(region: Region, space: TilingSpace, numbers: TileNumbers, sizes: Sequence[int]) -> PlacedRegion | Decision:
     """Return a region with the numbers of its tiles; ops whose tiles have equal numbers become one."""
     made: dict[tuple[FusedOp, Tile], PlacedOp] = {}
     placed: dict[TiledOp, PlacedOp] = {}
-    for tiled in _operands_first(region):
+    inner: dict[TiledOp, tuple[Region, ...]] = {}
+
+    def regions_of(tiled: TiledOp) -> tuple[Region, ...]:
+        if tiled not in inner:
+            inner[tiled] = tiled.regions
+            if tiled.op.opcode == "reduce" and not tiled.op.is_input and space.has_loop(tiled.op, sizes):
+                inner[tiled] = (Region((), tiled.operands[:1]),)
+        return inner[tiled]
+
+    for tiled in _operands_first(region, regions_of):
         found = numbers.tile(tiled.tile, sizes)
         if isinstance(found, Decision):
             return no(f"{tiled.op.name}: {found.reason}")
@@ -264,27 +290,26 @@ def _place(region: Region, numbers: TileNumbers, sizes: Sequence[int]) -> Placed
         known = made.get(key)
         if known is None:
             known = made[key] = PlacedOp(tiled.op, found)
-            regions: list[PlacedRegion] = []
-            for inner in tiled.regions:
-                inside = _place(inner, numbers, sizes)
-                if isinstance(inside, Decision):
-                    return inside
-                regions.append(inside)
-            known.regions = tuple(regions)
-            outside = [root for inside in regions for root in inside.roots] or [placed[operand] for operand in tiled.operands]
-            known.operands = tuple(outside)
+            inside: dict[TiledOp, PlacedOp] = {}
+            for each in regions_of(tiled):
+                loop = _place(each, space, numbers, sizes)
+                if isinstance(loop, Decision):
+                    return loop
+                known.regions += (loop,)
+                inside.update(zip(each.roots, loop.roots, strict=True))
+            known.operands = tuple([inside.get(operand) or placed[operand] for operand in tiled.operands])
         placed[tiled] = known
     return PlacedRegion(tuple(made.values()), tuple([placed[root] for root in region.roots]))
 
 
-def _operands_first(region: Region) -> list[TiledOp]:
-    """Return the ops of a region, operands before users; the roots of inner regions are not in it."""
+def _operands_first(region: Region, regions_of: Callable[[TiledOp], Sequence[Region]]) -> list[TiledOp]:
+    """Return the ops of a region, operands before users; the ops of inner regions are not in it."""
     order: dict[TiledOp, None] = {}
     stack = list(reversed(region.roots))
     while stack:
         top = stack[-1]
-        operands = () if top.regions or top in order else top.operands
-        waiting = [operand for operand in operands if operand not in order]
+        hidden = {root for inner in regions_of(top) for root in inner.roots}
+        waiting = [] if top in order else [o for o in top.operands if o not in order and o not in hidden]
         if waiting:
             stack += reversed(waiting)
         else:

@@ -26,6 +26,7 @@ from hlo_run.hlo_passes.fusion.native_run_time import native_ticks
 from hlo_run.hlo_passes.fusion.softmax_diamond import diamond_producer
 from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
+from hlo_run.pass_support.observer import UNREPORTED
 
 _NAME = "triton_softmax"
 
@@ -43,8 +44,10 @@ class TritonSoftmaxRewriter(Struct, frozen=True):
             return
         configurations = Configurations(ctx.target)
         known: dict[Hashable, TiledTime | None] = {}
+        found = _diamonds(ctx, module)
+        is_unchanged = True
         # Last first: the root of a diamond may be the producer of a later one.
-        for root, producer in reversed(_diamonds(ctx, module)):
+        for root, producer in reversed(found):
             fusion = _fuse(module, root, producer)
             kernel = ops_of_computation(fusion.fused_computation)
             key = configurations.key(kernel)
@@ -57,6 +60,9 @@ class TritonSoftmaxRewriter(Struct, frozen=True):
             fusion.attrs["backend_config"] = gpu_backend_config("fusion_backend_config", fusion_record(TRITON, best.config))
             module.replace(root, fusion)
             remove_unused([root])
+            is_unchanged = False
+        if found and is_unchanged:
+            ctx.note(UNREPORTED, lambda: self.name, if_wanted=True)
 
     def _configuration(self, ctx: PassContext, body: HloComputation, best: TiledTime | Decision) -> TiledTime | None:
         """Return the configuration of a diamond; None if it has none or is slower than native kernels."""
@@ -114,7 +120,9 @@ def _fuse(module: HloModule, root: HloInstruction, producer: HloInstruction) -> 
     assert root.parent is not None, "the root is in a computation"
     module.add_computation(body)
     maker = InstructionMaker(root.parent, root.where)
-    return maker.add("fusion", root.shape, sources, {"calls": (body,)}, _NAME, kind="kCustom")
+    fusion = maker.add("fusion", root.shape, sources, {"calls": (body,)}, kind="kCustom")
+    fusion.name = module.unique_instruction_name(_NAME)  # As in XLA, the name that it had is used up as well.
+    return fusion
 
 
 def _discard(fusion: HloInstruction, keeps_body: bool) -> None:

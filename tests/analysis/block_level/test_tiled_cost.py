@@ -93,7 +93,7 @@ def test_rows_are_read_once_per_block_that_needs_them() -> None:
     tiled = tile(ops_of_computation(read(softmax(1024, 1024)).entry))
     assert not isinstance(tiled, Decision)
     cost = TiledCost(tiled, preset("h100"))
-    whole, half = cost.at((1, 1024)), cost.at((1, 512))
+    whole, half = cost.at((1, 1024), 2), cost.at((1, 512), 2)
     assert isinstance(whole, TiledTime)
     assert isinstance(half, TiledTime)
     assert whole.config == BlockLevelConfig(((1, 1024),), 2)

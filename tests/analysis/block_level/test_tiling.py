@@ -104,6 +104,28 @@ def test_instruction_that_is_needed_at_two_tiles_is_there_twice() -> None:
     assert sizes(ROWS, (2, 4))["p"] == [(2, 4), (2, 8)]
 
 
+def test_reduce_with_a_smaller_tile_reads_its_operand_in_a_loop() -> None:
+    module = read(ROWS.replace("to_apply=add", 'to_apply=add, backend_config={"sizes":["2"]}'))
+    tiled = tile_computation(module.entry)
+    assert not isinstance(tiled, Decision)
+    placed = tiled.at(tiled.space.configured_sizes((2, 8)))
+    assert isinstance(placed, Tiling)
+    assert [op.op.name for op in placed.region.ops] == ["p", "zero", "sum", "wide", "quotient"]
+    total = placed.region.ops[2]
+    assert [op.sizes for op in total.regions[0].ops] == [(2, 2)]
+    assert total.operands == (total.regions[0].ops[0], placed.region.ops[1])
+    assert elements(total.operands[0].tile, (0, 0, 2)) == [(0, 4), (1, 4)]
+
+
+def test_offsets_are_those_of_the_kernels_of_the_release() -> None:
+    """Of `triton_softmax.12` of vit_2l_fwd: extracts at (pid / 17) * 17 + pid mod 17, with tile ids pid / 17 and pid mod 17."""
+    found = tiling("p = f32[34,32] parameter(0) b = f32[2,17,32] bitcast(p) ROOT n = f32[2,17,32] negate(b)", (1, 1, 32))
+    assert isinstance(found, Tiling)
+    source = next(op for op in found.region.ops if op.op.name == "p")
+    assert [str(part.offset) for part in source.tile] == ["d0 * 17 + d1", "0"]
+    assert [str(part.upper_bound) for part in source.tile] == ["d0 * 17 + d1 + 1", "32"]
+
+
 def test_block_count_rounds_up() -> None:
     found = tiling(ROWS, (4, 4))
     assert isinstance(found, Tiling)
