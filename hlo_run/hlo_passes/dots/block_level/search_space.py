@@ -175,7 +175,7 @@ class BitcastMover:
     def _with_dimensions(
         self, old: HloInstruction, shape: Shape, operand: HloInstruction, dimensions: tuple[int, ...]
     ) -> HloInstruction:
-        made = copy_instruction(old, [operand], _as(shape, old.shape))
+        made = copy_instruction(old, [operand], _as(shape, old.shape), old.opcode)
         made.attrs["dimensions"] = dimensions
         return self._body.add(made)
 
