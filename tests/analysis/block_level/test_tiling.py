@@ -86,7 +86,7 @@ def test_operand_tile_has_the_elements_of_the_result(text: str, root: tuple[int,
     (operand,) = found.root.operands
     numbers = np.arange(np.prod(operand.op.shape.dims)).reshape(operand.op.shape.dims)
     result = np.asarray(evaluate(read(text), [numbers.astype(np.float32)]))
-    for ids in product(*(range(-(-size // tile)) for size, tile in zip(result.shape, root, strict=True))):
+    for ids in product(*(range(-(-size // part)) for size, part in zip(result.shape, root, strict=True))):
         wanted = sorted(result[index] for index in elements(found.root.tile, ids))
         assert sorted(numbers[index] for index in elements(operand.tile, ids)) == wanted
 

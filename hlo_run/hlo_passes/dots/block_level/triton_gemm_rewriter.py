@@ -46,10 +46,11 @@ class TritonGemmRewriter(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        if not supports(ctx.target):
+        with_dots = {dot.parent for dot in module.instructions_of("dot")}
+        if not with_dots or not supports(ctx.target):
             return
         smallest = ctx.options.xla_gpu_gemm_rewrite_size_threshold
-        for computation in fusible_computations(module):
+        for computation in [c for c in fusible_computations(module) if c in with_dots]:
             for dot in [i for i in computation.visit_order() if i.opcode == "dot"]:
                 if is_large_product(dot, smallest) and is_supported(dot, ctx.target):
                     _fuse(ctx, module, dot)
