@@ -24,12 +24,16 @@ _NEVER = opcode_set("dot pad parameter")
 
 
 class SearchSpace:
-    """The copy, and the original of each of its instructions; `dot` is the copy of the product."""
+    """The copy, and the original of each of its instructions; `dot` is the copy of the product.
+
+    `moved` are the broadcasts that a bitcast has moved before.
+    """
 
     def __init__(self, dot: HloInstruction, target: TargetSpec) -> None:
         """Copy what surrounds `dot`."""
         self.body = HloComputation(f"{dot.name}_computation")
         self.originals: dict[HloInstruction, HloInstruction] = {}
+        self.moved: set[HloInstruction] = set()
         self._copies: dict[HloInstruction, HloInstruction] = {}
         self._makes = InstructionMaker(self.body)
         self._target = target
@@ -77,7 +81,7 @@ class SearchSpace:
 
     def free_border(self, body: HloComputation) -> None:
         """Move bitcasts of a fusion within the copy away from its product, and out of it at its parameters and its root."""
-        mover = BitcastMover(body, self.originals, self._copies)
+        mover = BitcastMover(body, self.originals, self._copies, self.moved)
         while mover.move_any():
             pass
 
@@ -100,8 +104,10 @@ class BitcastMover:
         body: HloComputation,
         originals: dict[HloInstruction, HloInstruction],
         copies: dict[HloInstruction, HloInstruction],
+        moved: set[HloInstruction],
     ) -> None:
-        """Keep the two maps between the computation and the module up to date."""
+        """Keep the two maps between the computation and the module up to date, and add to `moved`."""
+        self._moved = moved
         self._body = body
         self._originals = originals
         self._copies = copies
@@ -136,6 +142,8 @@ class BitcastMover:
         if made is None:
             return False
         self._follow(operand, made)
+        if made.opcode == "broadcast":
+            self._moved.add(made)
         self._replace(bitcast, made)
         return True
 

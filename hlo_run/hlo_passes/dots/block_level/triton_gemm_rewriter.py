@@ -18,7 +18,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from hlo_run.analysis.block_level.config import TRITON_GEMM, fusion_record
-from hlo_run.analysis.block_level.dim_tile import CollapsedDim, ExpandedDim, SpaceDim, TileRule
+from hlo_run.analysis.block_level.dim_tile import CollapsedDim, DimRule, ExpandedDim, SpaceDim, TileRule
 from hlo_run.analysis.block_level.support import is_supported, supports
 from hlo_run.analysis.block_level.tiling import tile_computation
 from hlo_run.analysis.decision import Decision
@@ -112,13 +112,21 @@ class _Growth:
         while not self.last.is_root:
             (user,) = dict.fromkeys(self.last.users)
             count = len(self.operands)
-            if not is_output_worth_fusing(self._space.originals[user]) or not _reads_only_inputs(user, self.last):
+            if not is_output_worth_fusing(self._space.originals[user]) or not self._reads_only_inputs(user):
                 return
             if not self._adopt(*_with_user(self.body, self.operands, self.last, user)):
                 return
             self.last = user
             if len(self.operands) > count:
                 self.take_operands(self.operands)
+
+    def _reads_only_inputs(self, user: HloInstruction) -> bool:
+        """True if the user reads the value once, and beside it nothing that is computed around the product."""
+        others = [operand for operand in user.operands if operand is not self.last]
+        if len(others) != len(user.operands) - 1 or not self._space.moved.isdisjoint(others):
+            return False
+        sources = [operand.operands[0] if operand.opcode == "broadcast" else operand for operand in others]
+        return all(source.opcode in _INPUTS for source in sources)
 
     def _adopt(self, body: HloComputation, operands: list[HloInstruction]) -> bool:
         if not _has_tiles(body):
@@ -128,27 +136,31 @@ class _Growth:
 
 
 def _has_tiles(body: HloComputation) -> bool:
-    """True if the body can be tiled, and parts of one dimension stay next to each other in every tile."""
+    """True if the body can be tiled, and parts of a dimension stay together where XLA needs it."""
     tiled = tile_computation(body)
-    return not isinstance(tiled, Decision) and all(_keeps_parts_together(op.tile) for op in tiled.region.walk())
+    if isinstance(tiled, Decision):
+        return False
+    ops = list(tiled.region.walk())
+    free: set[DimRule] = set()
+    for op in ops:
+        if op.op.opcode == "dot":
+            free.update(op.tile[len(op.op.instruction.lhs_batch_dims) :])
+    return all(_keeps_parts_together(op.tile, free) for op in ops)
 
 
-def _keeps_parts_together(tile: TileRule) -> bool:
-    for part in tile:
-        if isinstance(part, ExpandedDim) and (isinstance(part.of, CollapsedDim) or any(n & (n - 1) for n in part.sizes[1:])):
-            return False
-        if isinstance(part, CollapsedDim):
+def _keeps_parts_together(tile: TileRule, free: set[DimRule]) -> bool:
+    """Decide for one tile. Only parts of rows or columns (`free`) may lie apart, and inner parts are powers of two."""
+    places: dict[DimRule, list[int]] = {}
+    for place, part in enumerate(tile):
+        if isinstance(part, ExpandedDim):
+            places.setdefault(part.of, []).append(place)
+            if isinstance(part.of, CollapsedDim) or any(size & (size - 1) for size in part.sizes[1:]):
+                return False
+        elif isinstance(part, CollapsedDim):
             numbers = sorted(inner.number for inner in part.of if isinstance(inner, SpaceDim))
             if numbers and numbers[-1] - numbers[0] >= len(numbers):
                 return False
-    return True
-
-
-def _reads_only_inputs(user: HloInstruction, last: HloInstruction) -> bool:
-    """True if the user reads the value once, and beside it nothing that is computed around the product."""
-    others = [operand for operand in user.operands if operand is not last]
-    sources = [operand.operands[0] if operand.opcode == "broadcast" else operand for operand in others]
-    return len(others) == len(user.operands) - 1 and all(source.opcode in _INPUTS for source in sources)
+    return all(of in free or found[-1] - found[0] < len(found) for of, found in places.items())
 
 
 def _body_of(instruction: HloInstruction) -> tuple[HloComputation, list[HloInstruction]]:
