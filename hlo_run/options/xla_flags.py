@@ -146,6 +146,13 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_temp_buffer_use_separate_color: bool = flag(
         False, "Show temporary buffers in a memory space of their own (color 2). They are where they would be without it."
     )
+    xla_gpu_experimental_enable_fusion_block_level_rewriter: bool = flag(
+        False, "fusion-block-level-rewriter: take all fusions that can be tiled. Acts with --block_level_fusions."
+    )
+    xla_gpu_experimental_enable_triton_heroless_priority_fusion: bool = flag(
+        False,
+        "priority-fusion: make block-level fusions of any instructions that can be tiled. Acts with --block_level_fusions.",
+    )
     xla_gpu_experimental_stream_annotation: bool = flag(
         True, "Run calls with the attribute _xla_stream_annotation on that stream. false: run them in order."
     )

@@ -19,10 +19,19 @@ from hlo_run.target import TargetSpec
 
 
 class BlockLevelNodes:
-    """The block-level fusions of a graph, with their configurations."""
+    """The block-level fusions of a graph, with their configurations. With `makes_new`, native nodes may become new ones."""
 
-    def __init__(self, graph: FusionGraph, rules: FusionRules, configurations: Configurations, target: TargetSpec) -> None:
+    def __init__(
+        self,
+        graph: FusionGraph,
+        rules: FusionRules,
+        configurations: Configurations,
+        target: TargetSpec,
+        makes_new: bool = False,
+    ) -> None:
+        self._graph = graph
         self._rules = rules
+        self._makes_new = makes_new
         self._target = target
         self._configurations = configurations
         self._alone: dict[Node, int] = {}
@@ -38,6 +47,12 @@ class BlockLevelNodes:
     def has_one(self, producer: Node, consumer: Node) -> bool:
         """True if one of the nodes is a block-level fusion, so that both together can only be one as well."""
         return bool(self.configs) and (producer in self.configs or consumer in self.configs)
+
+    def takes(self, producer: Node, consumer: Node) -> bool:
+        """True if both nodes, of which `judge` or native rules allow the fusion, become a block-level fusion."""
+        if self.has_one(producer, consumer):
+            return True
+        return self._makes_new and bool(self.judge(producer, consumer))
 
     def is_fusible(self, node: Node) -> bool:
         """True if a node may be part of a larger kernel."""
@@ -58,9 +73,9 @@ class BlockLevelNodes:
         time = TiledCost(tiled, self._target).at(config.output_tiles[0], config.num_warps)
         return 0 if isinstance(time, Decision) else time.ticks
 
-    def judge(self, producer: Node, consumer: Node, root: Node) -> Decision:
-        """Return whether both nodes, at least one of them a block-level fusion, can be one block-level fusion."""
-        if producer is root:
+    def judge(self, producer: Node, consumer: Node) -> Decision:
+        """Return whether both nodes can be one block-level fusion."""
+        if producer is self._graph.root:
             return no("not fusing into the output of the root instruction")
         for node, name in ((producer, "producer"), (consumer, "consumer")):
             if not self.is_fusible(node):
@@ -94,8 +109,7 @@ class BlockLevelNodes:
 
     def change(self, node: Node) -> None:
         """Record that a node that is no block-level fusion computes more ops than before."""
-        if self.configs:
-            self._changes[node] = self._changes.get(node, 0) + 1
+        self._changes[node] = self._changes.get(node, 0) + 1
 
     def forget(self, node: Node) -> None:
         """Drop a node that is removed."""

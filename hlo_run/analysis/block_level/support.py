@@ -127,12 +127,6 @@ def _bitcast(bitcast: HloInstruction) -> Decision:
     return YES
 
 
-def _pad(pad: HloInstruction) -> Decision:
-    if any(low or interior for low, _, interior in pad.padding):
-        return no("the pad adds elements before others or between them")
-    return YES if any(high for _, high, _ in pad.padding) else no("the pad adds nothing")
-
-
 def _concatenate(concatenate: HloInstruction) -> Decision:
     (dimension,) = concatenate.dimensions
     if any(operand.shape.dims[dimension] % _CONCATENATED for operand in concatenate.operands[:-1]):
@@ -140,7 +134,7 @@ def _concatenate(concatenate: HloInstruction) -> Decision:
     return YES
 
 
-_SPECIAL = {"concatenate": _concatenate, "pad": _pad, "constant": _constant, "iota": _iota, "bitcast": _bitcast}
+_SPECIAL = {"concatenate": _concatenate, "constant": _constant, "iota": _iota, "bitcast": _bitcast}
 
 
 def _reduce(reduce: HloInstruction, target: TargetSpec) -> Decision:

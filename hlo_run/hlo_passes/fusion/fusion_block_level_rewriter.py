@@ -3,8 +3,8 @@
     f = f32[4,6,5] fusion(p), kind=kLoop, calls={ ROOT t = transpose(q), dimensions={2,1,0} }
         =>   f = f32[4,6,5] fusion(p), kind=kCustom, .., "kind":"__triton"
 
-These are transposes that swap the minor dimension with one that is not next to it, and sums of s32. XLA's
-`fusion_block_level_rewriter.cc`.
+These are transposes that swap the minor dimension with one that is not next to it, and sums of s32; a flag takes all fusions
+without products that can be tiled. XLA's `fusion_block_level_rewriter.cc`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ class FusionBlockLevelRewriter(Struct, frozen=True):
         if not supports(ctx.target):
             return
         configurations = Configurations(ctx.target)
+        takes_all = ctx.options.xla_gpu_experimental_enable_fusion_block_level_rewriter
         for fusion in module.instructions_of("fusion"):
-            if not _is_slow(fusion) or block_level_config(fusion) is not None:
+            if not (_is_slow(fusion) or takes_all) or block_level_config(fusion) is not None:
+                continue
+            if any(instruction.opcode in _PRODUCTS for instruction in fusion.fused_computation.instructions):
                 continue
             if not is_supported_computation(fusion.fused_computation, ctx.target):
                 continue
@@ -52,10 +55,7 @@ class FusionBlockLevelRewriter(Struct, frozen=True):
 
 
 def _is_slow(fusion: HloInstruction) -> bool:
-    body = fusion.fused_computation
-    if any(instruction.opcode in _PRODUCTS for instruction in body.instructions):
-        return False
-    root = body.root
+    root = fusion.fused_computation.root
     if root.opcode == "transpose":
         return fusion.fusion_kind == "kLoop" and _is_slow_transpose(root)
     return root.opcode == "reduce" and all(value.shape.element_type == "s32" for value in (root, *root.operands))

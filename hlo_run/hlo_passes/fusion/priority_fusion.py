@@ -56,14 +56,14 @@ class PriorityFusion(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        grows_blocks = ctx.options.block_level_fusions
+        grows, makes = ctx.options.block_level_fusions, ctx.options.xla_gpu_experimental_enable_triton_heroless_priority_fusion
         if not ctx.records_decisions:
-            _fuse_all(module, ctx.target, ctx.fuel, None, grows_blocks=grows_blocks)
+            _fuse_all(module, ctx.target, ctx.fuel, None, None, grows, makes)
             return
         before = f"{module_to_string(module, SHORT_PARSABLE).rstrip()}\n\n"
         steps: list[FusionStep] = []
         frames = FusionFrames() if ctx.wants(FUSION_FRAMES) else None
-        _fuse_all(module, ctx.target, ctx.fuel, steps, frames, grows_blocks)
+        _fuse_all(module, ctx.target, ctx.fuel, steps, frames, grows, makes)
         ctx.decided(self.name, steps)
         if frames is not None:
             ctx.note(FUSION_FRAMES, frames.to_json)
@@ -84,10 +84,11 @@ def _fuse_all(
     steps: list[FusionStep] | None,
     frames: FusionFrames | None = None,
     grows_blocks: bool = False,
+    makes_blocks: bool = False,
 ) -> None:
     blocks = Configurations(target) if grows_blocks else None
     for computation in fusible_computations(module):
-        _ComputationFusion(computation, target, fuel, steps, frames, blocks).run()
+        _ComputationFusion(computation, target, fuel, steps, frames, blocks, makes_blocks).run()
 
 
 class _FusionSavings(Struct):
@@ -140,6 +141,7 @@ class _ComputationFusion:
         steps: list[FusionStep] | None,
         frames: FusionFrames | None,
         blocks: Configurations | None,
+        makes_blocks: bool,
     ) -> None:
         self._graph = FusionGraph(computation)
         self._facts = Facts()
@@ -147,7 +149,9 @@ class _ComputationFusion:
         self._planner = KernelPlanner(self._facts, target)
         self._model = RunTimeModel(self._costs, self._facts, self._planner, target)
         self._rules = FusionRules(self._facts, self._costs, self._planner, target)
-        self._block_level = BlockLevelNodes(self._graph, self._rules, blocks, target) if blocks is not None else None
+        self._block_level: BlockLevelNodes | None = None
+        if blocks is not None:
+            self._block_level = BlockLevelNodes(self._graph, self._rules, blocks, target, makes_blocks)
         self._fuel = fuel
         self._steps = steps
         self._frames = frames
@@ -170,8 +174,9 @@ class _ComputationFusion:
         self._graph.write()
         if self._block_level is not None:
             for node, config in self._block_level.configs.items():
-                record = fusion_record(TRITON, config)
-                node.instruction.attrs["backend_config"] = gpu_backend_config("fusion_backend_config", record)
+                if node.is_changed:
+                    record = fusion_record(TRITON, config)
+                    node.instruction.attrs["backend_config"] = gpu_backend_config("fusion_backend_config", record)
 
     def _next(self) -> Node | None:
         """Pop the producer with the largest savings."""
@@ -344,8 +349,8 @@ class _ComputationFusion:
     def _judge(self, producer: Node, user: Node) -> Decision:
         """Decide whether a user may compute the producer itself."""
         blocks = self._block_level
-        if blocks is not None and blocks.has_one(producer, user):
-            return blocks.judge(producer, user, self._graph.root)
+        if blocks is not None and blocks.takes(producer, user):
+            return blocks.judge(producer, user)
         return self._rules.judge(producer, user, self._graph.root)
 
     def _is_fusible(self, node: Node) -> bool:
@@ -361,7 +366,7 @@ class _ComputationFusion:
     def _together(self, producer: Node, user: Node) -> int:
         """Return the ticks of the kernel of a user that computes the producer itself."""
         blocks = self._block_level
-        if blocks is not None and blocks.has_one(producer, user):
+        if blocks is not None and blocks.takes(producer, user):
             return blocks.together(producer, user)
         return self._model.together(producer, user)
 
@@ -387,7 +392,7 @@ class _ComputationFusion:
     def _absorb(self, producer: Node, user: Node, is_constant: bool) -> str:
         """Record that a user computes the producer itself, and return the kind of the fusion that it becomes."""
         blocks = self._block_level
-        if blocks is not None and blocks.has_one(producer, user):
+        if blocks is not None and (user in blocks.configs if is_constant else blocks.takes(producer, user)):
             if not is_constant:
                 blocks.absorb(producer, user)
             self._costs.forget(user)
