@@ -24,7 +24,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.kernel_checks.draws import own_draws
-from hlo_run.kernel_checks.outcomes import HIDDEN, LARGE, UNREACHED, Outcome
+from hlo_run.kernel_checks.outcomes import LARGE, UNREACHED, Hidden, Outcome
 from hlo_run.kernel_checks.scratch import alone
 from hlo_run.kernel_checks.units import Unit, cost_elements, equal_units, find_units
 from hlo_run.kernel_checks.verdicts import Verdicts
@@ -32,13 +32,13 @@ from hlo_run.kernel_checks.written_arrays import part_at, spec_at
 from hlo_run.reference.arguments.choices import Choices
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.compare import Comparison
-from hlo_run.reference.compare.hidden import hides
+from hlo_run.reference.compare.hidden import common_number, hides
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.fewer_elements import SAMPLED_ELEMENTS, chosen_elements, of_elements, on_fewer_elements
 from hlo_run.reference.evaluate.walk import Walk
 from hlo_run.reference.numerics.blas import one_blas_thread
 from hlo_run.reference.random import RandomEngine
-from hlo_run.reference.values import Value, quiet
+from hlo_run.reference.values import Value, as_array, quiet
 
 OFF, ALL = "off", "all"
 # What a sample may cost the reference, in elements; some 0.2 s.
@@ -192,7 +192,7 @@ class KernelChecks:
         if stands_for is unit or stands_for not in self._judged:
             return False
         outcome.equal, outcome.unchecked = stands_for.name, ""
-        outcome.comparison = self.outcomes[stands_for].comparison
+        outcome.comparison, outcome.unseen = self.outcomes[stands_for].comparison, self.outcomes[stands_for].unseen
         return True
 
     @staticmethod
@@ -252,11 +252,12 @@ class KernelChecks:
             return
         outcome.sampled = 0
         comparison = self._compared(unit, running.operands, expected, actual)
-        outcome.add(comparison, running.place, running.operands)
-        says_little = unit in self._aside or self._is_hidden(running, expected) or _is_noise(comparison)
+        hidden = self._hidden(unit, expected)
+        outcome.add(comparison, running.place, running.operands, hidden)
+        says_little = unit in self._aside or hidden or self._hides_an_operand(running) or _is_noise(comparison)
         if not outcome.own_operands and not outcome.differs and says_little:
             given = dict(zip(unit.instruction.operands, running.operands, strict=True))
-            self._judge_aside(unit, given, self._hides(unit, expected))
+            self._judge_aside(unit, given)
         if not outcome.unchecked:
             self._judged.add(unit)
 
@@ -267,16 +268,15 @@ class KernelChecks:
         places = chosen_elements(unit.leaves[0][1].element_count, self._verdicts.seed)
         given = dict(zip(unit.instruction.operands, running.operands, strict=True)).values()
         values = [of_elements(value, places) for value in given]
-        expected = _as_tuple(evaluate(module, values))
+        result = evaluate(module, values)
+        expected = _as_tuple(result)
         shape = Shape.make_tuple(tuple(leaf for _, leaf in module.entry.root.shape.leaves()))
         found = of_elements(actual, places)
         comparison = self._verdicts.of_module(module, values, expected, found, shape=shape, part=_as_tuple)
         if not comparison.ok:
             return False
         outcome.sampled = SAMPLED_ELEMENTS
-        outcome.add(comparison, running.place, running.operands)
-        if hides(expected, shape):
-            outcome.unchecked = HIDDEN
+        outcome.add(comparison, running.place, running.operands, self._hidden(unit, result))
         return True
 
     def _expected(self, unit: Unit, operands: Sequence[Literal]) -> Value:
@@ -310,27 +310,27 @@ class KernelChecks:
     # ---- operands of their own ----------------------------------------------------------------------------------
 
     @staticmethod
-    def _hides(unit: Unit, expected: Value) -> bool:
-        """True if an array that the unit writes shows little of what it does."""
-        return any(hides(part_at(expected, path), leaf) for path, leaf in unit.leaves)
+    def _hidden(unit: Unit, expected: Value) -> Hidden:
+        """Return the arrays that say little of what the unit computes of its operands."""
+        hidden = [(path, leaf) for path, leaf in unit.leaves if hides(part_at(expected, path), leaf)]
+        return {
+            path: common_number(as_array(part_at(expected, path)), leaf)
+            for path, leaf in hidden
+            if unit.depends_on_operands(path)
+        }
 
-    def _is_hidden(self, running: _Running, expected: Value) -> bool:
-        """True if the result shows little of the kernel, or an operand's values say little about what it does with them."""
+    @staticmethod
+    def _hides_an_operand(running: _Running) -> bool:
+        """True if the values of an operand say little about what the unit does with them."""
         pairs = zip(running.operands, running.unit.instruction.operands, strict=True)
-        return self._hides(running.unit, expected) or any(
-            _varies(operand) and hides(value, operand.shape) for value, operand in pairs
-        )
+        return any(_varies(operand) and hides(value, operand.shape) for value, operand in pairs)
 
-    def _judge_aside(self, unit: Unit, given: Mapping[HloInstruction, Value], is_needed: bool = False) -> None:
-        """Run the unit on separate operands; `given` are the run's operands, or constants.
-
-        If `is_needed`, it counts as not checked where that shows nothing either.
-        """
+    def _judge_aside(self, unit: Unit, given: Mapping[HloInstruction, Value]) -> None:
+        """Run the unit on separate operands; `given` are the run's operands, or constants."""
         outcome = self.outcomes[unit]
         executable = alone(self._executable, unit) if unit.shows_alone else None
         instructions = list(dict.fromkeys(unit.instruction.operands))
         module = self._module_of(unit)
-        shown = not instructions  # it always computes the same
         choices = Choices(module)
         draws = own_draws(module, cost_elements(unit)) if executable is not None else ()
         for number, own in enumerate(draws):
@@ -347,12 +347,10 @@ class KernelChecks:
                 break
             assert isinstance(result, tuple), "one part for each array that is written"
             outcome.own_operands = str(own.draw)
-            outcome.add(self._compared(unit, operands, expected, result), f"on operands of its own, {own.draw}", operands)
-            shown = own.is_enough and not self._hides(unit, expected)
-            if shown or outcome.differs:
+            comparison, hidden = self._compared(unit, operands, expected, result), self._hidden(unit, expected)
+            outcome.add(comparison, f"on operands of its own, {own.draw}", operands, hidden)
+            if (own.is_enough and not hidden) or outcome.differs:
                 break
-        if is_needed and not shown and not outcome.own_operands:
-            outcome.unchecked = HIDDEN
 
 
 def _is_noise(comparison: Comparison) -> bool:
