@@ -42,6 +42,8 @@ _EXTREMES: dict[Opcode, int] = {"maximum": 1, "minimum": -1}
 # Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
 _FEW = 4
 _TURNS = ((64, 4), (256, 2))
+# The same for kernels that compute functions piece by piece, each for a range of numbers: few numbers meet all pieces late.
+_TURNS_OF_PIECES = ((16, 12), (64, 8), (256, 3))
 # The same where one index decides: out of bounds at both ends, from the end, first, last, another.
 _INDEX_TURNS = 6
 _CHEAP_ELEMENTS = 1 << 18
@@ -50,6 +52,9 @@ _LITTLE, _MUCH_SMALLER = 2.0**-10, 36
 _ADDS: frozenset[Opcode] = frozenset(("add", "subtract", "maximum", "compare"))
 _AT_AN_INDEX: frozenset[Opcode] = opcode_set("gather scatter dynamic-slice dynamic-update-slice")
 _EXPONENTIALS: frozenset[Opcode] = frozenset(("exponential", "exponential-minus-one", "logistic"))
+_IN_PIECES: frozenset[Opcode] = opcode_set(
+    "log log-plus-one exponential-minus-one sine cosine tan tanh atan2 power cbrt erf acos acosh asin asinh atanh cosh sinh"
+)
 _CALLS: frozenset[Opcode] = frozenset(("fusion", "call", "while", "conditional"))
 _INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.is_integer)
 _MOVES: frozenset[Opcode] = frozenset(("broadcast", "bitcast", "reshape", "copy"))
@@ -71,11 +76,14 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
     # An index that is alone meets both values of a condition.
     pairs = "pred" in kinds and len(kinds & _INTEGERS) > 0
     fewest = _fewest_deciding(module)
-    turns = next((turns for most, turns in _TURNS if fewest <= most), 1 if smaller == usual.smaller else 2)
+    pieces = [i.shape.element_count for c in module.computations for i in _varying(c) if i.opcode in _IN_PIECES]
+    fewest = min([fewest, *pieces])
+    turns = next((turns for most, turns in (_TURNS_OF_PIECES if pieces else _TURNS) if fewest <= most), 1)
+    turns = max(turns, 1 if smaller == usual.smaller else 2)
     if any(i.opcode in ("gather", "scatter") and i.indices_are_sorted for i in module.instructions):
         turns = max(turns, 3)  # those out of bounds are the last ones, where the last block may do nothing
     if fewest <= _FEW and kinds & _INTEGERS:
-        turns = _INDEX_TURNS * (1 + pairs) + 1
+        turns = max(turns, _INDEX_TURNS * (1 + pairs) + 1)
     for turn in range(1, turns):
         # Large numbers at the ends hide others now and then.
         ends = turn % 2 == 0

@@ -56,6 +56,13 @@ ENTRY e {
 }
 """
 
+PIECES = """HloModule m
+ENTRY e {
+  x = f32[SIZE] parameter(0)
+  ROOT y = f32[SIZE] log-plus-one(x)
+}
+"""
+
 EXPONENTIAL = "HloModule m\nENTRY e {\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] exponential(x)\n}\n"
 
 
@@ -72,8 +79,10 @@ def _before_usual(text: str, cost_elements: int = 100) -> list[Draw]:
         (ELEMENTS.replace("SIZE", "4"), 3),
         (ELEMENTS.replace("SIZE", "99"), 1),
         (ELEMENTS.replace("SIZE", "999"), 0),
+        (PIECES.replace("SIZE", "4"), 11),
+        (PIECES.replace("SIZE", "999"), 0),
     ],
-    ids=["scalars", "index", "4", "99", "999"],
+    ids=["scalars", "index", "4", "99", "999", "function of 4", "function of 999"],
 )
 def test_a_kernel_is_judged_on_more_draws_where_few_numbers_decide(text: str, turns: int) -> None:
     assert [draw.turn for draw in _before_usual(text)] == [*range(1, turns + 1)]
