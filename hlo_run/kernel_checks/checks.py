@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hlo_run.artifact import BufferSlice, Executable, Thunk, WhileThunk
 from hlo_run.backends.literals import Literal
-from hlo_run.backends.run_watch import Read
+from hlo_run.backends.run_watch import Read, RunWatch
 from hlo_run.backends.transfer import literal_of
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.edit import has_side_effect
@@ -92,7 +92,7 @@ class KernelChecks:
         self._judged: set[Unit] = set()  # the units that stand for their equals
         self._begins = {id(unit.thunks[0]): unit for unit in units}
         self._ends = {id(unit.thunks[-1]): unit for unit in units}
-        self._running: _Running | None = None
+        self._running: dict[Unit, _Running] = {}
         self._modules: dict[Unit, HloModule] = {}
         self._aside: set[Unit] = set()  # units that are judged on operands of their own in any case
         self._fewer: dict[Unit, HloModule] = {}  # of units of which a sample of elements is judged
@@ -131,6 +131,18 @@ class KernelChecks:
             self._aside.add(unit)
 
     # ---- watching the run ---------------------------------------------------------------------------------------
+
+    def on_device(self, device: int, count: int) -> RunWatch:
+        """Return the watch of one of `count` devices. A unit is judged on one of them, chosen by the seed, or on all."""
+        return _DeviceWatch(self, device, count)
+
+    def is_judged_on(self, thunk: Thunk, device: int, count: int) -> bool:
+        """True if the unit that begins or ends with `thunk` is judged on a device. Equal units are judged on the same one."""
+        unit = self._begins.get(id(thunk)) or self._ends.get(id(thunk))
+        if unit is None or self._all:
+            return unit is not None
+        choice = random.Random(f"{self._verdicts.seed} {self._equal[unit].name}")
+        return choice.randrange(count) == device
 
     def next_watched(self, loop: WhileThunk, iteration: int) -> int:
         """Return the first iteration of a loop, from `iteration` on, whose kernels are judged."""
@@ -171,8 +183,11 @@ class KernelChecks:
         """Return how many executions of a unit are judged at most."""
         return math.prod(len(self._chosen(loop)) for loop in unit.loops)
 
-    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
-        """Take the operands of the unit that begins with `thunk`, if it is judged. Return where its results will be."""
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int], device: str = "") -> Sequence[BufferSlice]:
+        """Take the operands of the unit that begins with `thunk`, if it is judged. Return where its results will be.
+
+        `device` names the device if there are several.
+        """
         unit = self._begins.get(id(thunk))
         if unit is None or (self._is_last and not self._may_judge_last(unit)):
             return ()
@@ -181,8 +196,8 @@ class KernelChecks:
             return ()
         if self._shares_verdict(unit):
             return ()
-        place = ", ".join(f"iteration {number}" for number in iterations)
-        self._running = _Running(unit, tuple(self._operand(unit, n, read) for n in range(len(unit.operands))), place)
+        place = ", ".join(filter(None, (device, *(f"iteration {number}" for number in iterations))))
+        self._running[unit] = _Running(unit, tuple(self._operand(unit, n, read) for n in range(len(unit.operands))), place)
         self.seconds += time.perf_counter() - begin
         return unit.overwritten
 
@@ -203,14 +218,13 @@ class KernelChecks:
 
     def after(self, thunk: Thunk, read: Read) -> None:
         """Judge the result of the unit that ends with `thunk`."""
-        ended = self._ends.get(id(thunk)) if self._bytes_to_keep else None
-        if ended is not None:
-            self._keep(ended, read)
-        running = self._running
-        if running is None or self._ends.get(id(thunk)) is not running.unit:
+        unit = self._ends.get(id(thunk))
+        if unit is not None and self._bytes_to_keep:
+            self._keep(unit, read)
+        running = self._running.pop(unit, None) if unit is not None else None
+        if running is None:
             return
         begin = time.perf_counter()
-        self._running = None
         with quiet(), one_blas_thread():
             self._judge(running, read)
         self.seconds += time.perf_counter() - begin
@@ -351,6 +365,31 @@ class KernelChecks:
             outcome.add(comparison, f"on operands of its own, {own.draw}", operands, hidden)
             if (own.is_enough and not hidden) or outcome.differs:
                 break
+
+
+class _DeviceWatch(Struct, frozen=True):
+    """Lets the checks see the units that they judge on one of several devices."""
+
+    checks: KernelChecks
+    device: int
+    count: int
+
+    def on_device(self, device: int, count: int) -> RunWatch:
+        return _DeviceWatch(self.checks, device, count)
+
+    def next_watched(self, loop: WhileThunk, iteration: int) -> int:
+        return self.checks.next_watched(loop, iteration)
+
+    def loop_ended(self, loop: WhileThunk, count: int) -> None:
+        self.checks.loop_ended(loop, count)
+
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
+        is_judged = self.checks.is_judged_on(thunk, self.device, self.count)
+        return self.checks.before(thunk, read, iterations, f"device {self.device}") if is_judged else ()
+
+    def after(self, thunk: Thunk, read: Read) -> None:
+        if self.checks.is_judged_on(thunk, self.device, self.count):
+            self.checks.after(thunk, read)
 
 
 def _is_noise(comparison: Comparison) -> bool:
