@@ -191,8 +191,26 @@ def test_exponentials_are_near_overflow() -> None:
     assert draw.floats == (-100.0, 100.0)
 
 
-def test_an_expensive_kernel_is_judged_on_one_draw() -> None:
-    assert not _before_usual(FEW, 1 << 20)
-    first = own_draws(hlo_run.parse(SUM.replace("LITTLE", "1e-7")), 1 << 20)[0]
+def test_a_maximum_of_merged_dimensions_has_one_peak() -> None:
+    text = """HloModule m
+max { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] maximum(a, b) }
+ENTRY e {
+  x = f32[8,8] parameter(0)
+  size = f32[8,8] abs(x)
+  flat = f32[64] bitcast(size)
+  low = f32[] constant(-inf)
+  ROOT r = f32[] reduce(flat, low), dimensions={0}, to_apply=max
+}
+"""
+    module = hlo_run.parse(text)
+    drawn = [np.abs(make_fake_arguments(module, 7, draw=draw)[0]) for draw in _before_usual(text) if draw.peaks]
+    assert {int(np.count_nonzero(x == x.max())) for x in drawn} == {1}
+    assert len({int(x.argmax()) for x in drawn}) == 8
+
+
+def test_an_expensive_kernel_is_judged_on_few_draws() -> None:
+    assert [draw.turn for draw in _before_usual(FEW, 1 << 20)] == [1, 2, 3]
+    assert not _before_usual(FEW, 1 << 21)
+    first = own_draws(hlo_run.parse(SUM.replace("LITTLE", "1e-7")), 1 << 21)[0]
     assert first.is_enough
     assert first.draw.smaller > 10
