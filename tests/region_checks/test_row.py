@@ -356,8 +356,8 @@ def test_what_cannot_be_judged_is_named_with_its_reason() -> None:
 
 
 COLLECTIVE = """HloModule m, replica_count=4
-add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT s = f32[] add(x, y) }
-max { x = f32[] parameter(0) y = f32[] parameter(1) ROOT s = f32[] maximum(x, y) }
+add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT sum = f32[] add(x, y) }
+max { x = f32[] parameter(0) y = f32[] parameter(1) ROOT larger = f32[] maximum(x, y) }
 ENTRY e {
   p = f32[6] parameter(0)
   q = f32[6] parameter(1)
