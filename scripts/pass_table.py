@@ -49,8 +49,6 @@ WHY_OPEN = {
     "host-memory-transfer-asyncifier": _HOST_MEMORY,
     "host-offloader": f"{_HOST_MEMORY}; the row of this name is the cse at the end of XLA's pass",
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
-    "composite-rewriter": "composite calls stay calls",
-    "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
     "splitk-rewriter": _TRITON,
     "triton-gemm-rewriter": _TRITON,
