@@ -13,10 +13,11 @@ from typing import Any
 
 from xdsl.dialects import affine, arith, llvm, scf, tensor, vector
 from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, BoolAttr, IndexType, IntegerAttr, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import IRDLOperation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.traits import IsTerminator
 from xdsl.utils.hints import isa
 
 from hlo_run.dialects.llvm_extra import LoadOp
@@ -146,6 +147,24 @@ def _print_if(printer: Printer, op: scf.IfOp) -> None:
         printer.print_string(" else ")
         printer.print_region(op.false_region, print_entry_block_args=False, print_block_terminators=bool(op.output))
     printer.print_op_attributes(op.attributes)
+
+
+class _IndexSwitchSyntax(scf.IndexSwitchOp):
+    """Newer MLIR leaves out the `scf.yield` of the default region if it yields nothing."""
+
+    def __new__(cls, *_: object, **__: object) -> scf.IndexSwitchOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(scf.IndexSwitchOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> scf.IndexSwitchOp:
+        op = scf.IndexSwitchOp.parse(parser)
+        for region in op.regions:
+            if not region.blocks:
+                region.add_block(Block())
+            last = region.blocks[0].last_op
+            if len(region.blocks) == 1 and (last is None or not last.has_trait(IsTerminator)):
+                region.blocks[0].add_op(scf.YieldOp())
+        return op
 
 
 class _TransferReadSyntax(vector.TransferReadOp):
@@ -318,6 +337,7 @@ SYNTAX_OPS: tuple[type[Operation], ...] = (
     _AffineApplySyntax,
     _CmpfSyntax,
     _CmpiSyntax,
+    _IndexSwitchSyntax,
     _TensorEmptySyntax,
     _TransferReadSyntax,
     _TransferWriteSyntax,

@@ -86,3 +86,21 @@ def test_properties_of_the_llvm_dialect_in_two_spellings() -> None:
     assert printed[0] == printed[1]
     assert printed[0].count("alignment = 4") == 2
     assert "nsz" in printed[0]
+
+
+def test_a_switch_whose_default_has_no_yield() -> None:
+    text = """
+    func.func @f(%i: index, %b: i1, %p: !llvm.ptr, %x: f32) {
+      scf.index_switch %i
+      case 1 {
+        scf.yield
+      }
+      default {
+        scf.if %b {
+          llvm.store %x, %p : f32, !llvm.ptr
+        }YIELD
+      }
+      return
+    }"""
+    texts = [print_module(parse_module(text.replace("YIELD", word))) for word in ("", "\n scf.yield")]
+    assert texts[0] == texts[1]
