@@ -49,8 +49,6 @@ WHY_OPEN = {
     "host-memory-transfer-asyncifier": _HOST_MEMORY,
     "host-offloader": f"{_HOST_MEMORY}; the row of this name is the cse at the end of XLA's pass",
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
-    "composite-rewriter": "composite calls stay calls",
-    "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
     "hoist-fused-bitcasts": _TRITON,
     "rematerialization": "a module that needs more memory than the device has is not changed",
 }
