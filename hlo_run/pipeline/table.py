@@ -298,7 +298,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dot-algorithm-rewriter", _pass("dots.dot_algorithm_rewriter"), for_opcodes=("dot",)),
-            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter")),
+            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter"), for_opcodes=("dot", "custom-call")),
             HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
