@@ -1,4 +1,4 @@
-"""What type checkers cannot hold: how much of the code has no types, and that attributes are read with theirs."""
+"""Limits that type checkers cannot hold: how much of the code has no types, and that attributes are read with their types."""
 
 from __future__ import annotations
 

@@ -489,7 +489,7 @@ HLO_PIPELINE = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.
 
 
 def pipeline_until(last: str) -> tuple[HloGroup, ...]:
-    """Return the groups up to that of this name, with which XLA ends if a flag says so."""
+    """Return the groups up to the group of this name, with which XLA ends if a flag says so."""
     return PIPELINE[: 1 + next(number for number, group in enumerate(PIPELINE) if group.name == last)]
 
 

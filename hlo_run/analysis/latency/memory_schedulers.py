@@ -21,7 +21,7 @@ _LASTING: frozenset[Opcode] = frozenset(("parameter", "constant"))
 
 
 def _held(dataflow: Dataflow, instruction: HloInstruction) -> list[HloValue]:
-    """Return the values of an instruction's result, without those of parameters and constants."""
+    """Return the values of an instruction's result that are no parameters or constants."""
     values = dict.fromkeys(dataflow.trees[instruction].values)
     return [value for value in values if value.instruction.opcode not in _LASTING]
 

@@ -69,7 +69,7 @@ def carried_arrays(loop: HloInstruction) -> list[CarriedArray]:
 
 
 def linked_loops(computations: Sequence[HloComputation]) -> Iterator[HloInstruction]:
-    """Yield the loops whose body and condition are their own, those of the last computation first."""
+    """Yield the loops whose body and condition are their own; loops of the last computation come first."""
     for computation in reversed(computations):
         yield from (instruction for instruction in computation.post_order() if is_linked(instruction))
 

@@ -8,7 +8,7 @@ from hlo_run.walks import reaches
 
 
 def simplify_tuples(module: HloModule) -> None:
-    """Edit all computations in place, operands before their users; of fusion bodies those of custom fusions with tuples."""
+    """Edit all computations in place, operands before their users; of fusion bodies only bodies of custom fusions with tuples."""
     unused = Leftovers()
     found = module.instructions_of("get-tuple-element", "tuple")
     sources = dict.fromkeys(i.operands[0] for i in found if i.opcode == "get-tuple-element")

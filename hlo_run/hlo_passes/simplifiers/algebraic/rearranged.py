@@ -224,7 +224,7 @@ def shuffle_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def shuffle_without_effect(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """shuffle(A) => A, or a shuffle along fewer dimensions: without whole rotations and those of equal elements."""
+    """shuffle(A) => A, or a shuffle along fewer dimensions: without whole rotations and rotations of equal elements."""
     value, given = i.operands[0], _shifts(i)
     if given is None:
         return None

@@ -156,7 +156,7 @@ def _moved(
 def _without_exchange(
     v: Visit, part: Part, piece: HloInstruction, places: Sequence[int], starts: Sequence[int], fill: HloInstruction
 ) -> HloInstruction | None:
-    """Make each device's tile of its own tile; None if the update crosses tiles and does not stay in place."""
+    """Make each tile of the result from the device's own; None if the update crosses tiles and does not stay in place."""
     if key_of(part.sharding) != key_of(v.sharding):
         return None
     whole, source = v.hlo.shape.dims, part.base.dims
