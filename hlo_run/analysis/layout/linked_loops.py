@@ -87,7 +87,7 @@ def units(computations: Iterable[HloComputation]) -> list[list[HloComputation]]:
 
 
 def _owner(computation: HloComputation) -> HloComputation:
-    """Return the computation in which the outermost of the loops around is."""
+    """Return the computation that holds the outermost loop around `computation`."""
     while not computation.is_entry and computation.callers and is_linked(computation.callers[0]):
         parent = computation.callers[0].parent
         assert parent is not None, "the loop is in a computation"

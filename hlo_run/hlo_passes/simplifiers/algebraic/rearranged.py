@@ -19,10 +19,10 @@ _MOST_CHUNKS = 5
 
 def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reshape(transpose(reshape(A))) => A if all only permute, add and remove size-1 dimensions, and their composition is A."""
-    order = _moved(i)
+    order = _transposed_dims(i)
     value, steps = i.operands[0], 0
     while order is not None and value.opcode in ("reshape", "transpose") and steps < _LONGEST:
-        inner = _moved(value)
+        inner = _transposed_dims(value)
         if inner is None:
             return None
         order, value, steps = [inner[d] for d in order], value.operands[0], steps + 1
@@ -31,7 +31,7 @@ def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return None
 
 
-def _moved(i: HloInstruction) -> list[int] | None:
+def _transposed_dims(i: HloInstruction) -> list[int] | None:
     """Return for each result dimension > 1 the number of the operand's (among those > 1); None if some are split or merged."""
     before, after = i.operands[0].shape.dims, i.shape.dims
     large = [d for d, size in enumerate(before) if size != 1]
