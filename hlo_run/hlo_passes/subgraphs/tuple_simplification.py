@@ -62,8 +62,7 @@ def _needs(instruction: HloInstruction, source: HloInstruction) -> bool:
 
 def _is_sharded_alike(one: HloInstruction, two: HloInstruction) -> bool:
     """Return False for two values with different shardings, of which neither may be lost."""
-    shardings = [value.attrs["sharding"] for value in (one, two) if "sharding" in value.attrs]
-    return len(shardings) < 2 or shardings[0] == shardings[1]
+    return one.sharding is None or two.sharding is None or one.sharding == two.sharding
 
 
 def _simpler(instruction: HloInstruction) -> HloInstruction | None:

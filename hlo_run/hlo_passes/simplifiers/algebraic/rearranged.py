@@ -248,8 +248,8 @@ def _least(shifts: dict[int, int], dims: tuple[int, ...]) -> dict[int, int]:
 def _shuffled(rw: Rewriter, old: HloInstruction, value: HloInstruction, shifts: dict[int, int]) -> HloInstruction:
     if not (shifts := _least(shifts, old.shape.dims)):
         return value
-    mode = old.attrs["mode"]
-    return rw.add("shuffle", old.shape, [value], dimensions=tuple(shifts), mode=mode, shifts=tuple(shifts.values()))
+    mode, amounts = old.shuffle_mode, tuple(shifts.values())
+    return rw.add("shuffle", old.shape, [value], dimensions=tuple(shifts), mode=mode, shifts=amounts)
 
 
 FREE_RULES: Rules = {
