@@ -324,7 +324,7 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dot-algorithm-rewriter", _pass("dots.dot_algorithm_rewriter"), for_opcodes=("dot",)),
-            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter")),
+            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter"), for_opcodes=("dot", "custom-call")),
             HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
@@ -524,7 +524,7 @@ HLO_PIPELINE = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.
 
 
 def pipeline_until(last: str) -> tuple[HloGroup, ...]:
-    """Return the groups up to that of this name, with which XLA ends if a flag says so."""
+    """Return the groups up to the group of this name, with which XLA ends if a flag says so."""
     return PIPELINE[: 1 + next(number for number, group in enumerate(PIPELINE) if group.name == last)]
 
 
