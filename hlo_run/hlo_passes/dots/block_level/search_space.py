@@ -82,7 +82,7 @@ class SearchSpace:
     def free_border(self, body: HloComputation) -> None:
         """Move bitcasts of a fusion within the copy away from its product, and out of it at its parameters and its root."""
         mover = BitcastMover(body, self.originals, self._copies, self.moved)
-        while mover.move_any():
+        while mover.move_all():
             pass
 
     def original(self, operand: HloInstruction, shape: Shape) -> HloInstruction:
@@ -112,26 +112,40 @@ class BitcastMover:
         self._originals = originals
         self._copies = copies
         self._makes = InstructionMaker(body)
+        self._behind: set[HloInstruction] = set()
+        self._fresh: list[HloInstruction] = []
 
-    def move_any(self) -> bool:
-        """Move the first bitcast that can move by a step; return whether one moved."""
-        return any(self._move(bitcast, is_after) for bitcast, is_after in self._bitcasts())
+    def move_all(self) -> bool:
+        """Move each bitcast as far as it can go, in post-order; return whether one moved."""
+        waiting = self._bitcasts()[::-1]
+        has_moved = False
+        while waiting:
+            bitcast = waiting.pop()
+            if bitcast.parent is not None and (self._sink(bitcast) if bitcast in self._behind else self._hoist(bitcast)):
+                has_moved = True
+                waiting += reversed(self._fresh)
+            self._fresh.clear()
+        return has_moved
 
-    def _move(self, bitcast: HloInstruction, is_after: bool) -> bool:
-        return self._sink(bitcast) if is_after else self._hoist(bitcast)
-
-    def _bitcasts(self) -> list[tuple[HloInstruction, bool]]:
-        """Return the bitcasts in post-order, and whether each comes after the product."""
+    def _bitcasts(self) -> list[HloInstruction]:
+        """Return the bitcasts in post-order, and note what comes after the product."""
         dot = next((i for i in self._body.instructions if i.opcode == "dot"), None)
-        found: list[tuple[HloInstruction, bool]] = []
-        after: set[HloInstruction | None] = {dot}
-        for instruction in self._body.post_order() if dot is not None else ():
-            is_after = any(operand in after for operand in instruction.operands)
-            if is_after:
-                after.add(instruction)
+        if dot is None:
+            return []
+        self._behind = {dot}
+        found: list[HloInstruction] = []
+        for instruction in self._body.post_order():
+            if not self._behind.isdisjoint(instruction.operands):
+                self._behind.add(instruction)
             if instruction.opcode in _BITCASTS and instruction.shape.element_type == instruction.operands[0].shape.element_type:
-                found.append((instruction, is_after))
+                found.append(instruction)
         return found
+
+    def _view(self, value: HloInstruction, shape: Shape) -> HloInstruction:
+        """Make a bitcast, which may move on."""
+        made = self._makes.add("bitcast", _as(shape, value.shape), [value])
+        self._fresh.append(made)
+        return made
 
     def _hoist(self, bitcast: HloInstruction) -> bool:
         """Let the bitcast change places with its operand. A parameter takes its shape."""
@@ -173,11 +187,11 @@ class BitcastMover:
         if moved is None:
             return None
         source = operand.operands[0]
-        inner = self._makes.add("bitcast", _as(moved.shape, source.shape), [source])
+        inner = self._view(source, moved.shape)
         return self._with_dimensions(operand, shape, inner, moved.dimensions)
 
     def _on_bitcasts(self, old: HloInstruction, shape: Shape, operands: tuple[HloInstruction, ...]) -> HloInstruction:
-        views = [self._makes.add("bitcast", _as(shape, operand.shape), [operand]) for operand in operands]
+        views = [self._view(operand, shape) for operand in operands]
         return self._body.add(copy_instruction(old, views, _as(shape, old.shape)))
 
     def _with_dimensions(
@@ -197,10 +211,11 @@ class BitcastMover:
         if len(bitcast.users) != 1:
             return False
         user = bitcast.users[0]
-        made = self._after(user, bitcast)
+        made = self._on_operand(user, bitcast)
         if made is None:
             return False
-        view = self._makes.add("bitcast", user.shape, [made])
+        view = self._view(made, user.shape)
+        self._behind |= {made, view}
         if user in self._originals:
             original = self._originals[user]
             self._originals[made] = self._originals[view] = original
@@ -208,7 +223,7 @@ class BitcastMover:
         self._replace(user, view)
         return True
 
-    def _after(self, user: HloInstruction, bitcast: HloInstruction) -> HloInstruction | None:
+    def _on_operand(self, user: HloInstruction, bitcast: HloInstruction) -> HloInstruction | None:
         """Make the operation of the user on the bitcast's operand."""
         operand = bitcast.operands[0]
         if user.opcode == "transpose":
@@ -216,10 +231,7 @@ class BitcastMover:
         elif user.opcode == "broadcast":
             moved = moved_bitcasts.broadcast_before_bitcast(user, operand.shape)
         elif is_elementwise(user):
-            views = [
-                operand if other is bitcast else self._makes.add("bitcast", _as(operand.shape, other.shape), [other])
-                for other in user.operands
-            ]
+            views = [operand if other is bitcast else self._view(other, operand.shape) for other in user.operands]
             return self._body.add(copy_instruction(user, views, _as(operand.shape, user.shape)))
         else:
             return None
