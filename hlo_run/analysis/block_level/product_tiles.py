@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,14 +17,18 @@ from msgspec import Struct
 
 from hlo_run.analysis.block_level.config import TritonGemmConfig
 from hlo_run.analysis.block_level.support import accumulator_type
+from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.hlo.views.dots import Dot, size_of
+from hlo_run.options.text_files import read_text
+from hlo_run.options.text_proto import text_proto_fields
 from hlo_run.target import TargetSpec
 from hlo_run.walks import walk
 
 _TABLE = Path(__file__).with_suffix(".tsv")
+_CONFIG = re.compile(r"\bconfig\s*:?\s*[{<]([^{}<>]*)[}>]")
 _EXPENSIVE = opcode_set("atan2 cosine exponential exponential-minus-one log log-plus-one logistic power rsqrt sine sqrt tan tanh")
 _WARPS_PER_SCHEDULER, _SCHEDULERS = 5, 4
 _WARPS_FOR_WGMMA, _WARPS_FOR_OCCUPANCY = 4, 2
@@ -43,6 +48,34 @@ def first_tile(dot: HloInstruction, target: TargetSpec) -> TritonGemmConfig:
     hints = _hints(_family(target))
     wanted = {space.in_range(hint) for hint in hints}
     return next((tile for tile in space.tiles() if tile in wanted), hints[0])
+
+
+@functools.cache
+def given_tile(text: str, file: str) -> TritonGemmConfig | None:
+    """Return the tile of a flag, or of the first `config` of a file (XLA's `TritonGemmConfigsProto`); None if both are empty.
+
+    Raises UsageError for malformed text and for a file that cannot be read.
+    """
+    what = "--xla_gpu_override_gemm_autotuner"
+    if file and not text:
+        what = file
+        found = _CONFIG.search(read_text(file, "--xla_gpu_gemm_autotuner_override_file"))
+        if found is None:
+            raise UsageError(f"{file} has no config {{ .. }}")
+        text = found[1]
+    if not text:
+        return None
+    fields = {name: values[0] for name, values in text_proto_fields(text, what) if values}
+    missing = [name for name in ("block_m", "block_n", "block_k") if not fields.get(name, "").isdecimal()]
+    if missing:
+        raise UsageError(f"{what}: no number for {missing[0]}")
+    known = [name for name in fields if name in TritonGemmConfig.__struct_fields__]
+    numbers = {name: int(fields[name]) for name in known if fields[name].isdecimal()}
+    return TritonGemmConfig(
+        **numbers,
+        is_tma_allowed=fields.get("is_tma_allowed") == "true",
+        is_warp_specialization_allowed=fields.get("is_warp_specialization_allowed") == "true",
+    )
 
 
 class ProductTiles(Struct, frozen=True):
