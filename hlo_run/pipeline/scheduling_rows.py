@@ -19,6 +19,10 @@ def _overlaps_launches(c: PassContext) -> bool:
 
 SCHEDULING: tuple[HloGroup, ...] = (
     HloGroup(
+        "propagate-call-metadata",
+        (HloRow("propagate-call-metadata", _pass("control_flow.calls.propagate_call_metadata"), for_opcodes=("call",)),),
+    ),
+    HloGroup(
         "pre-scheduling-copy-insertion",
         (
             HloRow("dce", _pass("simplifiers.dce")),
@@ -106,6 +110,17 @@ SCHEDULING: tuple[HloGroup, ...] = (
                         required=True,
                     ),
                     HloRow("tuple-simplifier", _pass("simplifiers.tuple_simplifier"), for_opcodes=("get-tuple-element", "tuple")),
+                ),
+            ),
+            HloGroup(
+                "fusion-dispatch-pipeline",
+                (
+                    HloRow(
+                        "fusion-block-level-rewriter",
+                        _pass("fusion.fusion_block_level_rewriter"),
+                        for_opcodes=("fusion",),
+                        when=lambda c: c.options.block_level_fusions,
+                    ),
                 ),
             ),
             HloGroup(

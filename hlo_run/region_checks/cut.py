@@ -353,7 +353,7 @@ class Cutter:
         return grown
 
     def _dependent(self, wanted: Collection[int]) -> set[int]:
-        """Return the numbers of all values that are computed from the wanted ones; those of effects count as independent."""
+        """Return the numbers of all values that are computed from the wanted ones; results of effects count as independent."""
         found: set[int] = set()
         for computation, numbers in zip((self.old, self.new), self._numbers, strict=True):
             for instruction in computation.post_order():

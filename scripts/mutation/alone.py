@@ -43,7 +43,7 @@ Bytes = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Change:
-    """What a fault does to a kernel's results: the largest difference, in units of the last place of the largest result.
+    """The effect of a fault on a kernel's results: the largest difference, in units of the last place of the largest result.
 
     0: it is equivalent on all operands tried. `error` is what ends the kernel.
     """

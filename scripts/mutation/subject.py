@@ -46,7 +46,7 @@ _OTHER_SEEDS = (1001, 1002)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one fault of one kernel.
+    """The outcome of one fault of one kernel.
 
     `lines` are the lines of the verdict that found it. `units` is how much the kernel's result changes alone, as in `Change`,
     `of_result` how much the module's result changes on other arguments, if its comparison missed the fault. `ptx` is that of a

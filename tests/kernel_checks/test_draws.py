@@ -1,4 +1,4 @@
-"""How operands of a kernel alone are drawn: by turns where few numbers decide, small or large where constants ask for it."""
+"""The draws of operands of a kernel alone: by turns where few numbers decide, small or large where constants ask for it."""
 
 from __future__ import annotations
 
