@@ -56,7 +56,7 @@ _LINES = 8
 
 @dataclass
 class Shown:
-    """How many modules show a difference, and the first of them with its first lines."""
+    """A difference: how many modules show it, and the first of them with its first lines."""
 
     count: int = 0
     module: str = ""
@@ -71,7 +71,7 @@ class Shown:
 
 @dataclass
 class Modules:
-    """What the compilations of all modules show."""
+    """The findings in the compilations of all modules."""
 
     renamed: Mapping[str, str]
     compiled: int = 0

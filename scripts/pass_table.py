@@ -49,14 +49,7 @@ WHY_OPEN = {
     "host-memory-transfer-asyncifier": _HOST_MEMORY,
     "host-offloader": f"{_HOST_MEMORY}; the row of this name is the cse at the end of XLA's pass",
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
-    "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
-    "splitk-rewriter": _TRITON,
-    "triton-gemm-rewriter": _TRITON,
     "hoist-fused-bitcasts": _TRITON,
-    "gemm-fusion-swap-operands": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
-    "triton-softmax-rewriter": _TRITON,
-    "convert_triton_gemm_config": _TRITON,
-    "fusion-block-level-rewriter": _TRITON,
     "rematerialization": "a module that needs more memory than the device has is not changed",
 }
 _TESTS = ROOT / "tests"

@@ -21,9 +21,12 @@ def executed_computations(module: HloModule) -> list[HloComputation]:
 
 
 def fusible_computations(module: HloModule) -> list[HloComputation]:
-    """Return the entry and the bodies and conditions of its loops and branches, where XLA fuses; callees first, as XLA does."""
+    """Return the entry and the bodies and conditions of its loops and branches, where XLA fuses; callees first, as XLA does.
+
+    Computations that nothing calls any more are among them: names that their fusions take are used up.
+    """
     executed = set(executed_computations(module))
-    order = (c for c in computation_post_order(module) if c in executed)
+    order = (c for c in computation_post_order(module) if c in executed or not c.callers)
     return [c for c in order if all(caller.opcode in ("while", "conditional") for caller in c.callers)]
 
 

@@ -11,7 +11,6 @@ producer with one user are moved instead of copied, which costs next to nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
 from typing import TypeAlias
 
 from hlo_run.hlo.fused_names import FusedNames, clone_name
@@ -132,7 +131,8 @@ class FusionGraph:
         self.computation = computation
         self._gone: list[HloInstruction] = []
         self._without_body: list[HloInstruction] = []
-        self._unused_bodies: list[tuple[int, HloComputation]] = []
+        self._unused_bodies: list[tuple[Node, HloComputation]] = []
+        self._kept_bodies: list[tuple[Node, HloComputation]] = []
         self._count = 0
         self.nodes: dict[HloInstruction, Node] = {i: Node(i, self.new_number()) for i in computation.instructions}
         for instruction, node in self.nodes.items():
@@ -351,7 +351,8 @@ class FusionGraph:
         """Remove a node without users. As in XLA, the body of a fusion that was made here stays for dce."""
         self._remove(node)
         if node.is_changed:
-            self._unused_bodies.append((node.number, _make_body(node)))
+            bodies = self._kept_bodies if _has_own_body(node.instruction) else self._unused_bodies
+            bodies.append((node, _make_body(node)))
 
     def _remove(self, node: Node) -> None:
         assert not node.users, f"{node.name} is still used"
@@ -363,7 +364,6 @@ class FusionGraph:
     def write(self) -> None:
         """Write all fusions into the module. New instructions come last, in the order in which they were made."""
         pairs: dict[HloInstruction, HloInstruction] = {}
-        kept: list[tuple[Node, HloComputation]] = []
         for node in self.post_order():
             if not node.is_changed and node.instruction.parent is None:
                 self.computation.add_named(node.instruction)
@@ -375,16 +375,16 @@ class FusionGraph:
                 pairs[old] = node.instruction
                 continue
             if node.is_changed:
-                kept.append((node, _make_body(node)))
+                self._kept_bodies.append((node, _make_body(node)))
             if operands != list(old.operands):
                 old.operands = tuple(operands)
-        if not pairs and not kept and not self._gone:
+        if not pairs and not self._kept_bodies and not self._gone:
             return
         made = [node for node in self._alive if node.is_changed and node.instruction.parent is None]
-        bodies = [(node.number, node.instruction.fused_computation) for node in made]
-        for _, body in sorted((*bodies, *self._unused_bodies), key=itemgetter(0)):
+        bodies = [(node, node.instruction.fused_computation) for node in made]
+        for _, body in sorted((*bodies, *self._unused_bodies), key=lambda pair: pair[0].number):
             self._module.add_named_computation(body)
-        for node, body in kept:
+        for node, body in self._kept_bodies:
             _rewrite(node, body)
         for instruction in (*self._gone, *pairs):
             instruction.operands = ()

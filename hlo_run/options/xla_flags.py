@@ -25,6 +25,15 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_gemm_rewrite_size_threshold: int = flag(
         100, "Emit kernels for matrix products with fewer than N elements in the operands' dimensions, instead of cuBLAS.", "N"
     )
+    xla_gpu_enable_triton_gemm: bool = flag(
+        True, "With --block_level_fusions: make fusions of matrix products. false: call cuBLAS."
+    )
+    xla_gpu_experimental_force_split_k: int = flag(
+        0, "splitk-rewriter: divide each contracting dimension into N parts (0: by the cost model; 1: do not).", "N", least=0
+    )
+    xla_gpu_experimental_enable_subchannel_dequantisation_fusion: bool = flag(
+        False, "triton-gemm-rewriter: let a product take multiplications of operands that it reads once."
+    )
     xla_reduce_window_rewrite_base_length: int = flag(
         16, "reduce-window-rewriter: split running reductions into blocks of N elements (0: do not).", "N", least=0
     )
@@ -136,6 +145,13 @@ class XlaFlags(CollectiveFlags):
     )
     xla_gpu_temp_buffer_use_separate_color: bool = flag(
         False, "Show temporary buffers in a memory space of their own (color 2). They are where they would be without it."
+    )
+    xla_gpu_experimental_enable_fusion_block_level_rewriter: bool = flag(
+        False, "fusion-block-level-rewriter: take all fusions that can be tiled. Acts with --block_level_fusions."
+    )
+    xla_gpu_experimental_enable_triton_heroless_priority_fusion: bool = flag(
+        False,
+        "priority-fusion: make block-level fusions of any instructions that can be tiled. Acts with --block_level_fusions.",
     )
     xla_gpu_experimental_stream_annotation: bool = flag(
         True, "Run calls with the attribute _xla_stream_annotation on that stream. false: run them in order."

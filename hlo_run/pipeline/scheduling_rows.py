@@ -113,6 +113,17 @@ SCHEDULING: tuple[HloGroup, ...] = (
                 ),
             ),
             HloGroup(
+                "fusion-dispatch-pipeline",
+                (
+                    HloRow(
+                        "fusion-block-level-rewriter",
+                        _pass("fusion.fusion_block_level_rewriter"),
+                        for_opcodes=("fusion",),
+                        when=lambda c: c.options.block_level_fusions,
+                    ),
+                ),
+            ),
+            HloGroup(
                 "sanitize-constant-names",
                 (HloRow("sanitize-constant-names", _pass("simplifiers.sanitize_constant_names")),),
             ),

@@ -7,6 +7,7 @@ table). In a flag, the name of a pass means all its rows in both tables. A pipel
 
 from __future__ import annotations
 
+from hlo_run.analysis.block_level.support import supports
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
@@ -54,9 +55,25 @@ def _has_streams(c: PassContext) -> bool:
     return c.options.xla_gpu_multi_streamed_windowed_einsum
 
 
+def _fuses_dots(c: PassContext) -> bool:
+    return c.options.block_level_fusions and c.options.xla_gpu_enable_triton_gemm and supports(c.target)
+
+
 def _simplifiers_of_loops(c: PassContext) -> tuple[HloPass, ...]:
     first = _pass("simplifiers.algsimp"), _pass("simplifiers.constant_folding")
     return tuple(one(c) for one in (*first, _pass("simplifiers.hlo_cse", sees_layouts=True, only_scalars=True)))
+
+
+def _native_fusion(c: PassContext) -> tuple[HloPass, ...]:
+    """Return the passes that make native kernels of normalisations, with which `triton-softmax-rewriter` compares its own."""
+    reductions = ("reduction_dimension_grouper", "reduction_splitter", "tree_reduction_rewriter")
+    merge, clean = _pass("simplifiers.hlo_cse", sees_layouts=True, in_fusions=True), _pass("simplifiers.dce")
+    passes = (
+        *(_pass(f"reductions.{name}") for name in reductions),
+        *(_pass("expanders.variadic_op_splitter"), _pass("sorts.sort_iota_fusion")),
+        *(_pass("fusion.priority_fusion"), merge, clean, _pass("fusion.multi_output_fusion"), merge, clean),
+    )
+    return tuple(one(c) for one in passes)
 
 
 # The order is XLA's, recorded in tests/data/xla_pipelines.txt. `Ours` marks a row that XLA's pipeline lacks.
@@ -293,12 +310,21 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-decomposer", _pass("reductions.reduce_decomposer"), for_opcodes=("reduce",)),
             HloRow("algorithm-checker", _pass("dots.algorithm_checker"), for_opcodes=("dot",)),
             HloRow("dot_normalizer", _pass("dots.dot_normalizer"), for_opcodes=("dot",)),
+            HloRow("dot_dimension_normalizer", _pass("dots.dot_dimension_normalizer"), for_opcodes=("dot",), when=_fuses_dots),
+            HloRow("gemv-rewriter", _pass("dots.gemv_rewriter"), for_opcodes=("dot",), when=_fuses_dots),
+            HloRow("splitk-rewriter", _pass("dots.block_level.splitk_rewriter"), for_opcodes=("dot",), when=_fuses_dots),
+            HloRow(
+                "triton-gemm-rewriter", _pass("dots.block_level.triton_gemm_rewriter"), for_opcodes=("dot",), when=_fuses_dots
+            ),
+            HloRow(
+                "gemm-fusion-swap-operands", _pass("dots.gemm_fusion_swap_operands"), for_opcodes=("fusion",), when=_fuses_dots
+            ),
             _pad_for_gemms("s8", 4),
             _pad_for_gemms("f16", 8),
             _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dot-algorithm-rewriter", _pass("dots.dot_algorithm_rewriter"), for_opcodes=("dot",)),
-            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter")),
+            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter"), for_opcodes=("dot", "custom-call")),
             HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
@@ -315,6 +341,12 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("cse", _pass("simplifiers.hlo_cse", sees_layouts=True)),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dce", _pass("simplifiers.dce")),
+            HloRow(
+                "triton-softmax-rewriter",
+                _pass("fusion.triton_softmax_rewriter", native=_native_fusion),
+                for_opcodes=("reduce",),
+                when=lambda c: c.options.block_level_fusions,
+            ),
             HloRow("reduction-dimension-grouper", _pass("reductions.reduction_dimension_grouper"), for_opcodes=("reduce",)),
             HloRow("reduction-splitter", _pass("reductions.reduction_splitter"), for_opcodes=("reduce",)),
             HloRow("tree-reduction-rewriter", _pass("reductions.tree_reduction_rewriter"), for_opcodes=("reduce",)),
@@ -477,7 +509,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     ),
     HloGroup(
         "config-assigner",
-        (HloRow("config-assigner", _pass("library.config_assigner"), for_opcodes=("custom-call",)),),
+        (
+            HloRow("config-assigner", _pass("library.config_assigner"), for_opcodes=("custom-call", "fusion")),
+            HloRow("convert_triton_gemm_config", _pass("dots.block_level.convert_triton_gemm_config"), for_opcodes=("fusion",)),
+        ),
     ),
     *SCHEDULING,
 )
@@ -489,7 +524,7 @@ HLO_PIPELINE = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.
 
 
 def pipeline_until(last: str) -> tuple[HloGroup, ...]:
-    """Return the groups up to that of this name, with which XLA ends if a flag says so."""
+    """Return the groups up to the group of this name, with which XLA ends if a flag says so."""
     return PIPELINE[: 1 + next(number for number, group in enumerate(PIPELINE) if group.name == last)]
 
 

@@ -85,7 +85,8 @@ def xla_order(ctx: PassContext, module: HloModule, number: int = 0) -> XlaOrder:
         if not pipeline:  # XLA's pipelines do not run inside of another one
             return False
         key = _key(pipeline, name)
-        return name in _OF_TRITON or (not runs[key] if key in runs else not selects(ctx.rows, name, (pipeline,)))
+        without_triton = name in _OF_TRITON and not ctx.options.block_level_fusions
+        return without_triton or (not runs[key] if key in runs else not selects(ctx.rows, name, (pipeline,)))
 
     found = tuple(p for p in xla_pipelines() if p.name != (_SHARDING_REMOVAL if is_divided else _PARTITIONER[0]))
     if ctx.options.loop_unrolling:

@@ -140,6 +140,13 @@ class FusionRules:
             return no(f"shared memory usage would be over the budget of {limit}B")
         if one.facts.unnested_reductions + two.facts.unnested_reductions > _MAX_UNNESTED_REDUCTIONS:
             return no(f"over {_MAX_UNNESTED_REDUCTIONS} unnested reductions in fusion")
+        return self._judge_parameters(producer, consumer, one, two, into_consumer)
+
+    def judge_parameters(self, producer: Node, consumer: Node) -> Decision:
+        """Refuse fusions of a producer into a consumer with too many buffers."""
+        return self._judge_parameters(producer, consumer, self._member(producer), self._member(consumer), True)
+
+    def _judge_parameters(self, producer: Node, consumer: Node, one: _Member, two: _Member, into_consumer: bool) -> Decision:
         if one.buffers + two.buffers - 1 <= MAX_OPERANDS_AND_OUTPUTS:
             return YES
         reads = consumer.reads

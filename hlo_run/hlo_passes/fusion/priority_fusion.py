@@ -5,7 +5,8 @@
 
 A priority queue holds every producer that may be fused into all its users, by the time saved. The pass fuses the first, and
 updates the priorities of the instructions around it. Bitcasts come first, since they cost nothing; constants of one element
-come last. Leaves constants without users. XLA's `priority_fusion.cc` without Triton, which compiles none of our kernels.
+come last. Leaves constants without users. With `--block_level_fusions` a block-level fusion grows by what can be tiled with it,
+and its configuration is chosen again. XLA's `priority_fusion.cc`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
+from hlo_run.analysis.block_level.block_level_nodes import BlockLevelNodes
+from hlo_run.analysis.block_level.config import TRITON, fusion_record
+from hlo_run.analysis.block_level.tiled_cost import Configurations
 from hlo_run.analysis.cost.node_cost import CostAnalysis
 from hlo_run.analysis.cost.run_time_model import LAUNCH_TICKS, TICKS_PER_MICROSECOND, RunTimeModel
 from hlo_run.analysis.decision import YES, Decision, no
@@ -32,6 +36,7 @@ from hlo_run.hlo.graph import HloComputation, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
 from hlo_run.hlo.print_options import SHORT_PARSABLE
 from hlo_run.hlo.printer import module_to_string
+from hlo_run.hlo_passes.subgraphs.library_calls import gpu_backend_config
 from hlo_run.pass_support.fuel import Fuel
 from hlo_run.pass_support.hlo_pass import PassContext
 from hlo_run.pass_support.observer import FUSION_FRAMES, PRIORITY_FUSION_DUMP
@@ -51,13 +56,14 @@ class PriorityFusion(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
+        grows, makes = ctx.options.block_level_fusions, ctx.options.xla_gpu_experimental_enable_triton_heroless_priority_fusion
         if not ctx.records_decisions:
-            _fuse_all(module, ctx.target, ctx.fuel, None)
+            _fuse_all(module, ctx.target, ctx.fuel, None, None, grows, makes)
             return
         before = f"{module_to_string(module, SHORT_PARSABLE).rstrip()}\n\n"
         steps: list[FusionStep] = []
         frames = FusionFrames() if ctx.wants(FUSION_FRAMES) else None
-        _fuse_all(module, ctx.target, ctx.fuel, steps, frames)
+        _fuse_all(module, ctx.target, ctx.fuel, steps, frames, grows, makes)
         ctx.decided(self.name, steps)
         if frames is not None:
             ctx.note(FUSION_FRAMES, frames.to_json)
@@ -72,10 +78,17 @@ def priority_fusion_steps(module: HloModule, target: TargetSpec, fuel: Fuel) -> 
 
 
 def _fuse_all(
-    module: HloModule, target: TargetSpec, fuel: Fuel, steps: list[FusionStep] | None, frames: FusionFrames | None = None
+    module: HloModule,
+    target: TargetSpec,
+    fuel: Fuel,
+    steps: list[FusionStep] | None,
+    frames: FusionFrames | None = None,
+    grows_blocks: bool = False,
+    makes_blocks: bool = False,
 ) -> None:
+    blocks = Configurations(target) if grows_blocks else None
     for computation in fusible_computations(module):
-        _ComputationFusion(computation, target, fuel, steps, frames).run()
+        _ComputationFusion(computation, target, fuel, steps, frames, blocks, makes_blocks).run()
 
 
 class _FusionSavings(Struct):
@@ -127,6 +140,8 @@ class _ComputationFusion:
         fuel: Fuel,
         steps: list[FusionStep] | None,
         frames: FusionFrames | None,
+        blocks: Configurations | None,
+        makes_blocks: bool,
     ) -> None:
         self._graph = FusionGraph(computation)
         self._facts = Facts()
@@ -134,6 +149,9 @@ class _ComputationFusion:
         self._planner = KernelPlanner(self._facts, target)
         self._model = RunTimeModel(self._costs, self._facts, self._planner, target)
         self._rules = FusionRules(self._facts, self._costs, self._planner, target)
+        self._block_level: BlockLevelNodes | None = None
+        if blocks is not None:
+            self._block_level = BlockLevelNodes(self._graph, self._rules, blocks, target, makes_blocks)
         self._fuel = fuel
         self._steps = steps
         self._frames = frames
@@ -147,12 +165,18 @@ class _ComputationFusion:
     def run(self) -> None:
         """Fuse, and write the fusions into the module."""
         # The record also names producers that no kernel can hold.
-        is_weighed = _is_weighed if self._steps is None else _is_considered
-        self._weigh(node for node in self._graph.post_order() if is_weighed(node))
+        weighs_all = self._steps is not None
+        nodes = filter(_is_considered, self._graph.post_order())
+        self._weigh(node for node in nodes if weighs_all or self._is_fusible(node))
         while (producer := self._next()) is not None:
             self._fuse_producer(producer)
         self._fuse_constants()
         self._graph.write()
+        if self._block_level is not None:
+            for node, config in self._block_level.configs.items():
+                if node.is_changed:
+                    record = fusion_record(TRITON, config)
+                    node.instruction.attrs["backend_config"] = gpu_backend_config("fusion_backend_config", record)
 
     def _next(self) -> Node | None:
         """Pop the producer with the largest savings."""
@@ -193,7 +217,7 @@ class _ComputationFusion:
         if refusal is not None:
             self._note_refusal(producer, outlook, refusal)
             return _NEVER
-        saved = self._model.alone(producer).execution + LAUNCH_TICKS + outlook.total
+        saved = self._alone(producer) + LAUNCH_TICKS + outlook.total
         self._note_times(producer, outlook)
         return saved
 
@@ -204,19 +228,19 @@ class _ComputationFusion:
         if not outlook.is_judged:
             for user in producer.users:
                 if user not in outlook.unknown and not is_fusible_bitcast(user):
-                    decision = self._rules.judge(producer, user, self._graph.root)
+                    decision = self._judge(producer, user)
                     if not decision:
                         outlook.refusing, outlook.refusal = user, decision
                         return decision
             outlook.is_judged = True
         for user in list(outlook.unknown):
             if not is_fusible_bitcast(user):
-                decision = self._rules.judge(producer, user, self._graph.root)
+                decision = self._judge(producer, user)
                 if not decision:
                     outlook.refusing, outlook.refusal = user, decision
                     return decision
             del outlook.unknown[user]
-            saving = self._model.alone(user).execution - self._model.together(producer, user)
+            saving = self._alone(user) - self._together(producer, user)
             outlook.savings[user] = saving
             outlook.total += saving
         return None
@@ -227,7 +251,7 @@ class _ComputationFusion:
             if user is outlook.refusing:
                 break
             if user in outlook.unknown and not is_fusible_bitcast(user):
-                decision = self._rules.judge(producer, user, self._graph.root)
+                decision = self._judge(producer, user)
                 if not decision:
                     outlook.refusing, outlook.refusal = user, decision
                     break
@@ -247,7 +271,7 @@ class _ComputationFusion:
     def _note_times(self, producer: Node, outlook: _FusionSavings) -> None:
         if self._steps is None:
             return
-        alone = self._model.alone(producer).execution
+        alone = self._alone(producer)
         users = tuple(outlook.savings)
         fused, apart = self._times(users, outlook)
         apart += alone + LAUNCH_TICKS
@@ -269,7 +293,7 @@ class _ComputationFusion:
 
     def _times(self, users: Collection[Node], outlook: _FusionSavings) -> tuple[int, int]:
         """Return the ticks of kernels of `users`, with launches: with the producer in them, and as they are."""
-        apart = sum(self._model.alone(user).execution for user in users) + LAUNCH_TICKS * len(users)
+        apart = sum(self._alone(user) for user in users) + LAUNCH_TICKS * len(users)
         return apart - sum(outlook.savings[user] for user in users), apart
 
     def _note_replaced(self, producer: Node, users: Sequence[Node]) -> None:
@@ -283,14 +307,14 @@ class _ComputationFusion:
             if outlook is None or operand in gone or operand is producer or operand not in self._keys:
                 continue
             kernels = [user for user in (*users, producer) if user in outlook.savings]
-            apart = sum(self._model.alone(user).execution for user in kernels)
+            apart = sum(self._alone(user) for user in kernels)
             together = apart - sum(outlook.savings[user] for user in kernels)
-            self._replaced[operand] = _Replaced(apart, together, self._model.alone(operand).execution)
+            self._replaced[operand] = _Replaced(apart, together, self._alone(operand))
 
     def _fuse_producer(self, producer: Node) -> None:
         users = list(producer.users)
         if is_fusible_bitcast(producer):
-            users = [user for user in users if self._rules.judge(producer, user, self._graph.root)]
+            users = [user for user in users if self._judge(producer, user)]
         users = [user for user in users if not is_fusible_bitcast(user) and self._fuel.take(PriorityFusion.name)]
         weighed = [user for user in users if user.is_fusion and user in self._keys and self._outlooks[user].savings]
         self._note_replaced(producer, users)
@@ -322,14 +346,35 @@ class _ComputationFusion:
             if outlook is not None:
                 outlook.total -= outlook.savings.get(producer, 0)
 
+    def _judge(self, producer: Node, user: Node) -> Decision:
+        """Decide whether a user may compute the producer itself."""
+        blocks = self._block_level
+        if blocks is not None and blocks.takes(producer, user):
+            return blocks.judge(producer, user)
+        return self._rules.judge(producer, user, self._graph.root)
+
+    def _is_fusible(self, node: Node) -> bool:
+        return is_fusible(node) if self._block_level is None else self._block_level.is_fusible(node)
+
+    def _alone(self, node: Node) -> int:
+        """Return the ticks of the kernel of a node."""
+        blocks = self._block_level
+        if blocks is not None and node in blocks.configs:
+            return blocks.alone(node)
+        return self._model.alone(node).execution
+
+    def _together(self, producer: Node, user: Node) -> int:
+        """Return the ticks of the kernel of a user that computes the producer itself."""
+        blocks = self._block_level
+        if blocks is not None and blocks.takes(producer, user):
+            return blocks.together(producer, user)
+        return self._model.together(producer, user)
+
     def _fuse(self, producer: Node, user: Node, is_constant: bool = False) -> None:
-        kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
+        kind = self._absorb(producer, user, is_constant)
         name = user.name
         if not is_constant:
             self._show(f"About to fuse |{producer.name}| into |{name}| inside PriorityFusion", user, producer)
-        self._costs.absorb(producer, user)
-        self._model.absorb(producer, user)
-        self._facts.absorb(producer, user, kind)
         self._graph.fuse(producer, user, kind)
         for operand in user.operands:
             outlook = self._outlooks.get(operand)
@@ -344,12 +389,32 @@ class _ComputationFusion:
         if not is_constant:
             self._show(f"Fused |{producer.name}| into |{user.name}| inside PriorityFusion", user)
 
+    def _absorb(self, producer: Node, user: Node, is_constant: bool) -> str:
+        """Record that a user computes the producer itself, and return the kind of the fusion that it becomes."""
+        blocks = self._block_level
+        if blocks is not None and (user in blocks.configs if is_constant else blocks.takes(producer, user)):
+            if not is_constant:
+                blocks.absorb(producer, user)
+            self._costs.forget(user)
+            self._model.forget(user)
+            self._facts.forget(user)
+            return "kCustom"
+        kind = "kLoop" if self._planner.kind(producer, user) == "loop" else "kInput"
+        self._costs.absorb(producer, user)
+        self._model.absorb(producer, user)
+        self._facts.absorb(producer, user, kind)
+        if blocks is not None:
+            blocks.change(user)
+        return kind
+
     def _show(self, what: str, user: Node, producer: Node | None = None) -> None:
         if self._frames is not None:
             self._frames.add(self._graph.computation.name, what, user, producer)
 
     def _remove(self, producer: Node) -> None:
         self._graph.remove(producer)
+        if self._block_level is not None:
+            self._block_level.forget(producer)
         self._keys.pop(producer, None)
         for operand in producer.operands:
             outlook = self._outlooks.get(operand)
@@ -361,16 +426,18 @@ class _ComputationFusion:
         constants = [node for node in self._graph if node.opcode == "constant" and _is_small(node)]
         for constant in constants:
             for user in list(constant.users):
-                if is_fusible(user) and judge_scatter(constant, user):
+                if self._can_take(user, constant):
                     self._fuse(constant, user, is_constant=True)
+
+    def _can_take(self, user: Node, constant: Node) -> bool:
+        blocks = self._block_level
+        if blocks is not None and user in blocks.configs:
+            return blocks.can_take_constant(constant)
+        return is_fusible(user) and bool(judge_scatter(constant, user))
 
 
 def _is_small(node: Node) -> bool:
     return node.shape.is_array and node.shape.element_count <= 1
-
-
-def _is_weighed(node: Node) -> bool:
-    return _is_considered(node) and is_fusible(node)
 
 
 def _is_considered(node: Node) -> bool:

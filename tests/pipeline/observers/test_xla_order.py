@@ -140,6 +140,8 @@ def test_flags_leave_out_passes() -> None:
     assert "optimization: rng-expander > rng-bit-generator-expander" in without
     assert "optimization: rng-bit-generator-expander > permutation_sort_simplifier skipped" in without
     assert "hlo normalization: triton-softmax-rewriter > reduction-dimension-grouper skipped" in plain
+    blocks = _all(CompileOptions(block_level_fusions=True))
+    assert "hlo normalization: triton-softmax-rewriter > reduction-dimension-grouper" in blocks
     exact = _all(CompileOptions(xla_allow_excess_precision=False))
     assert len([name for name in plain if ": simplify-fp-conversions" in name]) == 3
     assert not [name for name in exact if ": simplify-fp-conversions" in name]
