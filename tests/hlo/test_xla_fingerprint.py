@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 import hlo_run
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.highway_hash import highway_hash_128
 from hlo_run.hlo.xla_fingerprint import xla_fingerprint
+from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pipeline.compile import optimize
+from hlo_run.target import DEFAULT_TARGET, preset
 
 _ADD = """HloModule binary_add_f32, entry_computation_layout={(f32[16,33]{1,0}, f32[16,33]{1,0})->f32[16,33]{1,0}}
 
@@ -34,29 +39,14 @@ def test_names_of_computations_count_and_those_of_instructions_do_not() -> None:
     assert xla_fingerprint(hlo_run.parse(_ADD.replace("main.1", "main.2"))) != first
 
 
-_DEFAULT_COLLECTIVE = (
-    '{"collective_backend_config":{"backend":"DEFAULT","collectives_mode":"COLLECTIVES_MODE_INVALID","communication_domain":'
-    '"COLLECTIVE_COMMUNICATION_DOMAIN_UNSPECIFIED","is_pipelined":false,"is_spmd_generated":false,"is_sync":false,'
-    '"kernel_strategy":"KERNEL_STRATEGY_DEFAULT"},"device_type":"DEVICE_TYPE_INVALID","force_earliest_schedule":false,'
-    '"operation_queue_id":"0","reification_cost":[]}'
-)
-_GATHER = f"""HloModule short, entry_computation_layout={{(f32[4]{{0}})->f32[8]{{0}}}}, replica_count=4
-
-%async_computation (param_0: f32[4]) -> f32[8] {{
-  %param_0 = f32[4]{{0}} parameter(0)
-  ROOT %r.2 = f32[8]{{0}} all-gather(%param_0), replica_groups={{{{0,2}},{{1,3}}}}, dimensions={{0}}
-}}
-
-ENTRY %e (x: f32[4]) -> f32[8] {{
-  %x = f32[4]{{0}} parameter(0)
-  %s = ((f32[4]{{0}}), f32[8]{{0}}) async-start(%x), calls=%async_computation, backend_config={_DEFAULT_COLLECTIVE}
-  ROOT %d = f32[8]{{0}} async-done(%s)
-}}
-"""
-
-
 def test_groups_of_devices_as_lists() -> None:
-    assert xla_fingerprint(hlo_run.parse(_GATHER)) == "d656d1a43542d456d978ea418cf15a9c"
+    module = hlo_run.parse("""HloModule short, replica_count=4
+    ENTRY e {
+      x = f32[4] parameter(0)
+      ROOT r = f32[8] all-gather(x), replica_groups={{0,2},{1,3}}, dimensions={0}
+    }""")
+    optimize(PassContext(preset(DEFAULT_TARGET), Options()), module)
+    assert frontend_attribute(module, "fingerprint_before_lhs") == "d656d1a43542d456d978ea418cf15a9c"
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 16, 31, 32, 33, 100])
