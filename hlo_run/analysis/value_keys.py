@@ -81,19 +81,19 @@ def _without_order(leaf: Shape) -> Shape:
 
 def freeze(value: Any) -> Hashable:
     """Return an attribute's value in a form that can be compared and hashed; arrays as their bytes."""
-    match value:
-        case int() | str():
-            return value
-        case np.ndarray():
-            array: Any = value  # pyright: ignore[reportUnknownVariableType] -- the type of its elements is none of ours
-            return array.dtype, tuple(array.shape), bytes(array.tobytes())
-        case tuple() | list():
-            items: Any = value  # pyright: ignore[reportUnknownVariableType]
-            return tuple(freeze(item) for item in items)
-        case dict():
-            pairs: Any = value  # pyright: ignore[reportUnknownVariableType]
-            return tuple((freeze(key), freeze(item)) for key, item in pairs.items())
-        case Struct() | NativeRecord():
-            return type(value).__name__, *(freeze(getattr(value, name)) for name in value.__struct_fields__)
-        case _:
-            return value if isinstance(value, Hashable) else repr(value)
+    # No `match`: where numpy is not installed, mypyc cannot compile a pattern of its classes.
+    if isinstance(value, (int, str)):
+        return value
+    if isinstance(value, np.ndarray):
+        array: Any = value  # pyright: ignore[reportUnknownVariableType] -- the type of its elements is none of ours
+        return array.dtype, tuple(array.shape), bytes(array.tobytes())
+    if isinstance(value, (tuple, list)):
+        items: Any = value  # pyright: ignore[reportUnknownVariableType]
+        return tuple(freeze(item) for item in items)
+    if isinstance(value, dict):
+        pairs: Any = value  # pyright: ignore[reportUnknownVariableType]
+        return tuple((freeze(key), freeze(item)) for key, item in pairs.items())
+    if isinstance(value, (Struct, NativeRecord)):
+        record: Any = value
+        return type(record).__name__, *(freeze(getattr(record, name)) for name in record.__struct_fields__)
+    return value if isinstance(value, Hashable) else repr(value)
