@@ -401,6 +401,16 @@ class TypedAttributes:
         return self.attrs.stored.get("is_stable", False)
 
     @property
+    def is_unstable(self) -> bool:
+        """True for a top-k that says that it is not stable; without the attribute, a top-k is not known to be so."""
+        return self.attrs.stored.get("is_stable") is False
+
+    @property
+    def is_composite(self) -> bool:
+        """True for a call that stands for one operation, by its `is_composite`."""
+        return bool(self.attrs.stored.get("is_composite", False))
+
+    @property
     def is_reverse(self) -> bool:
         """True if a scan begins at the end."""
         return self.attrs.stored.get("is_reverse", False)

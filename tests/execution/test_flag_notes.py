@@ -51,18 +51,18 @@ def _notes(text: str, noted: set[str], **flags: str) -> list[str]:
 
 def test_a_silent_flag_is_named_once_and_only_for_a_module_that_it_concerns() -> None:
     noted = set[str]()
-    assert _notes(SUM, noted, xla_gpu_experimental_force_split_k="4") == []
-    (line,) = _notes(PRODUCT, noted, xla_gpu_experimental_force_split_k="4")
-    assert "--xla_gpu_experimental_force_split_k=4 changes what XLA makes of 'product', and does nothing here" in line
-    assert _notes(PRODUCT, noted, xla_gpu_experimental_force_split_k="4") == []
-    assert _notes(PRODUCT, set(), xla_gpu_experimental_force_split_k="0") == [], "the default"
+    assert _notes(SUM, noted, xla_gpu_experimental_gemm_fusion_v2="false") == []
+    (line,) = _notes(PRODUCT, noted, xla_gpu_experimental_gemm_fusion_v2="false")
+    assert "--xla_gpu_experimental_gemm_fusion_v2=false changes what XLA makes of 'product', and does nothing here" in line
+    assert _notes(PRODUCT, noted, xla_gpu_experimental_gemm_fusion_v2="false") == []
+    assert _notes(PRODUCT, set(), xla_gpu_experimental_gemm_fusion_v2="true") == [], "the default"
     assert _notes(PRODUCT, set(), xla_gpu_enable_triton_gemm="false") == [], "what hlo-run makes anyway"
 
 
 def test_with_strict_flags_it_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_experimental_force_split_k=4")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_experimental_gemm_fusion_v2=false")
     file = tmp_path / "product.hlo"
     file.write_text(PRODUCT, encoding="utf-8")
     for program in (run, run_opt):

@@ -45,7 +45,7 @@ class CompositeRewriter(Struct, frozen=True):
 
 def _is_scaled_dot(call: HloInstruction) -> bool:
     """True for a composite of two operands and their scales, which have as many dimensions and divide them."""
-    if not call.attrs.get("is_composite") or frontend_attribute(call, _NAME) != _SCALED_DOT or len(call.operands) != 4:
+    if not call.is_composite or frontend_attribute(call, _NAME) != _SCALED_DOT or len(call.operands) != 4:
         return False
     return all(_scales(call.operands[n].shape.dims, call.operands[n + 2].shape.dims) for n in (0, 1))
 

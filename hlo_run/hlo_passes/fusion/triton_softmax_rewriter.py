@@ -100,9 +100,7 @@ def _fuse(module: HloModule, root: HloInstruction, producer: HloInstruction) -> 
         if old is producer or old.opcode == "parameter":
             number = len(sources)
             sources.append(old)
-            made[old] = body.add(
-                HloInstruction(f"parameter_{number}", "parameter", old.shape, attrs={"parameter_number": number})
-            )
+            made[old] = maker.parameter(number, old.shape, f"parameter_{number}")
         else:
             made[old] = body.add(copy_instruction(old, [made[operand] for operand in old.operands]), is_root=old is root)
 

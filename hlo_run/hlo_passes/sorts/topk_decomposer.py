@@ -92,7 +92,7 @@ def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     given = old.called_computations
     comparator = with_positions(given[0]) if given else _comparator((x.shape.element_type, "s32"), old.largest)
     # Equal keys are ordered by index, as `is_stable=false` allows. It stays in a sort of which `topk-rewriter` makes a call.
-    may_mix = old.opcode == "topk" and x.shape.element_type in ("f32", "bf16") and old.attrs.get("is_stable") is False
+    may_mix = old.opcode == "topk" and x.shape.element_type in ("f32", "bf16") and old.is_unstable
     ordered = b.sort([x, indices], last, comparator, is_stable=not may_mix)
     ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]
     shapes = zip(range(2), old.shape.tuple_shapes, strict=True)

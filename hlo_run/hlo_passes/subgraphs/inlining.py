@@ -31,7 +31,7 @@ def inline_call(module: HloModule, call: HloInstruction, successors: ControlSucc
     `successors` is as in `inline`. The instructions get the call's wishes about fusion (`_WISHES`), the root all of its frontend
     attributes if it has none, but not those of a composite.
     """
-    for name in _COMPOSITE if call.attrs.get("is_composite") else ():
+    for name in _COMPOSITE if call.is_composite else ():
         set_frontend_attribute(call, name, None)
     _hand_down_wishes(call)
     root = inline(module, call, call.to_apply, successors=successors)

@@ -138,7 +138,9 @@ def test_a_wrong_kernel_stays_wrong() -> None:
     right, wrong = compiled(text_of("plain", "s32")), compiled(text_of("falling", "s32"))
     launches = [thunk for thunk in right.thunks if isinstance(thunk, KernelThunk)]
     assert launches[0].sort is not None
-    mixed = replace(wrong, thunks=(replace(wrong.thunks[0], sort=launches[0].sort), *wrong.thunks[1:]))
+    place = next(n for n, thunk in enumerate(wrong.thunks) if isinstance(thunk, KernelThunk))
+    first = replace(wrong.thunks[place], sort=launches[0].sort)
+    mixed = replace(wrong, thunks=(*wrong.thunks[:place], first, *wrong.thunks[place + 1 :]))
     native, emulator = HostBackend(engine="jit"), HostBackend(engine="emulator")
     for seed in range(2):
         values = arguments("s32", (3, 700), seed)
