@@ -6,16 +6,19 @@ both. XLA's `CanFuseTriton` of `priority_fusion.cc`.
 
 from __future__ import annotations
 
+from math import prod
+
 from hlo_run.analysis.block_level.config import TRITON, BlockLevelConfig, block_level_config
 from hlo_run.analysis.block_level.fused_ops import ops_of_nodes
 from hlo_run.analysis.block_level.support import is_supported
 from hlo_run.analysis.block_level.tiled_cost import Configurations, TiledCost, TiledTime
 from hlo_run.analysis.block_level.tiling import tile
+from hlo_run.analysis.cost.run_time_model import RunTimeModel
 from hlo_run.analysis.decision import YES, Decision, no
 from hlo_run.analysis.fusion.fusion_rules import FusionRules, is_fusible
 from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.hlo.fusion_graph import FusionGraph, Node
-from hlo_run.target import TargetSpec
+from hlo_run.target import WARP_THREADS, TargetSpec
 
 
 class BlockLevelNodes:
@@ -34,7 +37,7 @@ class BlockLevelNodes:
         self._makes_new = makes_new
         self._target = target
         self._configurations = configurations
-        self._alone: dict[Node, int] = {}
+        self._alone: dict[Node, TiledTime | None] = {}
         self._pairs: dict[tuple[Node, Node], tuple[int, int, TiledTime | Decision]] = {}
         self._changes: dict[Node, int] = {}
         self.configs: dict[Node, BlockLevelConfig] = {}
@@ -60,18 +63,28 @@ class BlockLevelNodes:
 
     def alone(self, node: Node) -> int:
         """Return the ticks of the kernel of a block-level fusion with its configuration."""
-        found = self._alone.get(node)
-        if found is None:
-            found = self._alone[node] = self._ticks(node)
-        return found
+        time = self._time(node)
+        return 0 if time is None else time.ticks
 
-    def _ticks(self, node: Node) -> int:
-        config = self.configs[node]
-        tiled = tile(ops_of_nodes(node))
-        if isinstance(tiled, Decision):
-            return 0
-        time = TiledCost(tiled, self._target).at(config.output_tiles[0], config.num_warps)
-        return 0 if isinstance(time, Decision) else time.ticks
+    def into_bitcast(self, producer: Node, bitcast: Node, model: RunTimeModel) -> int:
+        """Return the ticks of a bitcast that computes a block-level fusion itself: XLA asks its model of native kernels.
+
+        That takes the tile of the fusion for one of the bitcast's result, whatever its dimensions are.
+        """
+        config, time = self.configs[producer], self._time(producer)
+        pairs = zip(bitcast.shape.dims, config.output_tiles[0], strict=False)
+        blocks = prod([-(-dim // size) for dim, size in pairs])
+        flops = 0 if time is None else time.flops
+        return model.into_bitcast(producer, bitcast, flops, blocks, config.num_warps * WARP_THREADS)
+
+    def _time(self, node: Node) -> TiledTime | None:
+        if node not in self._alone:
+            config, tiled = self.configs[node], tile(ops_of_nodes(node))
+            time = None
+            if not isinstance(tiled, Decision):
+                time = TiledCost(tiled, self._target).at(config.output_tiles[0], config.num_warps)
+            self._alone[node] = None if isinstance(time, Decision) else time
+        return self._alone[node]
 
     def judge(self, producer: Node, consumer: Node) -> Decision:
         """Return whether both nodes can be one block-level fusion."""
@@ -104,7 +117,7 @@ class BlockLevelNodes:
         time = self._pair(producer, consumer)
         assert isinstance(time, TiledTime), "the pair was judged"
         self.configs[consumer] = time.config
-        self._alone[consumer] = time.ticks
+        self._alone[consumer] = time
         self._changes[consumer] = self._changes.get(consumer, 0) + 1
 
     def change(self, node: Node) -> None:

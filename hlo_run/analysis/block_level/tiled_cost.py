@@ -53,10 +53,11 @@ _EXACT_IN_F32 = 1 << 24
 
 
 class TiledTime(Struct, frozen=True):
-    """The chosen configuration of a kernel and its estimated run time, in ticks of 0.25 ns."""
+    """The chosen configuration of a kernel, its estimated run time in ticks of 0.25 ns, and the operations of all blocks."""
 
     config: BlockLevelConfig
     ticks: int
+    flops: int
 
 
 class _PartAt(Struct, frozen=True, eq=False):
@@ -138,7 +139,7 @@ class TiledCost:
 
     def best(self) -> TiledTime | Decision:
         """Return the fastest configuration, of equal ones the first, which has the smallest tiles."""
-        best: tuple[int, int, tuple[int, ...]] | None = None
+        best: tuple[int, int, int, tuple[int, ...]] | None = None
         reason = "no tile sizes fit"
         for sizes in candidates(self._space.root.shape.dims):
             found = self._estimate(sizes, 0)
@@ -153,8 +154,8 @@ class TiledCost:
         found = self._estimate(root_sizes, num_warps)
         return found if isinstance(found, Decision) else _time(*found, root_sizes)
 
-    def _estimate(self, root_sizes: tuple[int, ...], warps: int) -> tuple[int, int] | Decision:
-        """Return ticks and warps. Unless they are given (not 0), the largest tile decides the warps."""
+    def _estimate(self, root_sizes: tuple[int, ...], warps: int) -> tuple[int, int, int] | Decision:
+        """Return ticks, flops and warps. Unless they are given (not 0), the largest tile decides the warps."""
         if prod(root_sizes) > _MOST_HELD_ELEMENTS:
             return _SPILLS
         dims = self._space.root.shape.dims
@@ -181,7 +182,7 @@ class TiledCost:
             largest = max([part.elements for part in parts])
             warps = next((warps for most, warps in _WARPS if largest <= most), _MOST_WARPS)
         compute = self._compute_ticks(flops, blocks, warps * WARP_THREADS)
-        return compute + memory - _rounded(min(compute, memory) * _HIDDEN_PART), warps
+        return compute + memory - _rounded(min(compute, memory) * _HIDDEN_PART), flops, warps
 
     def _part_at(self, part: _Part, sizes: Sequence[int]) -> _PartAt | Decision:
         tile = self._numbers.tile(part.rule, sizes)
@@ -315,8 +316,8 @@ def flops_per_element(instruction: HloInstruction, target: TargetSpec) -> int:
     return cycles_per_element(opcode, shape.element_type, target) if is_elementwise(instruction) else 0
 
 
-def _time(ticks: int, warps: int, sizes: tuple[int, ...]) -> TiledTime:
-    return TiledTime(BlockLevelConfig((sizes,), warps), ticks)
+def _time(ticks: int, flops: int, warps: int, sizes: tuple[int, ...]) -> TiledTime:
+    return TiledTime(BlockLevelConfig((sizes,), warps), ticks, flops)
 
 
 def _share(blocks: int, shares: Sequence[tuple[int, int]]) -> int:

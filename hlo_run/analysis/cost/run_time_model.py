@@ -144,6 +144,16 @@ class RunTimeModel:
         write = two.write + (one.write if writes_both else 0)
         return _combine(self._compute(flops, kernel), read + write)
 
+    def into_bitcast(self, producer: Node, bitcast: Node, flops: int, blocks: int, threads: int) -> int:
+        """Return the ticks of a kernel of these blocks and threads that computes a bitcast of a producer with `flops`."""
+        cost, two = self._costs.of(bitcast), self.alone(bitcast)
+        is_coalesced = not (self._facts.node(producer).reads_badly or self._facts.node(bitcast).reads_badly)
+        read = self._read_alone(bitcast, blocks, is_coalesced, 1.0) + self._guest_ticks(producer, bitcast, blocks, is_coalesced)
+        flops = int(flops * cost.utilization[producer] + two.flops)
+        per_nanosecond = flops_per_nanosecond(self._target, blocks, threads)
+        compute = math.floor(flops / per_nanosecond * 1e-9 * TICKS_PER_SECOND + 0.5) if per_nanosecond else 0
+        return _combine(compute, read + two.write)
+
     def _is_coalesced(self, kernel: PlannedKernel, producer: Node, consumer: Node) -> bool:
         one, two = self._facts.node(producer), self._facts.node(consumer)
         if kernel.kind != "transpose" and (one.reads_badly or two.reads_badly):

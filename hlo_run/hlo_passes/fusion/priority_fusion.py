@@ -366,7 +366,10 @@ class _ComputationFusion:
     def _together(self, producer: Node, user: Node) -> int:
         """Return the ticks of the kernel of a user that computes the producer itself."""
         blocks = self._block_level
-        if blocks is not None and blocks.takes(producer, user):
+        if blocks is not None and is_fusible_bitcast(user):  # which is not judged
+            if producer in blocks.configs:
+                return blocks.into_bitcast(producer, user, self._model)
+        elif blocks is not None and blocks.takes(producer, user):
             return blocks.together(producer, user)
         return self._model.together(producer, user)
 
