@@ -243,7 +243,7 @@ def compare_file(file: Path, cache: Path, block_level: bool = False) -> Outcome:
         return Outcome(file.stem, refused=dumps)
     theirs, final = xla_states(dumps)
     states = _States()
-    options = Options(block_level_fusions=block_level, verify="off", xla_dump_compact_gte=False, xla_dump_hlo_as_long_text=True)
+    options = Options(block_level_fusions=block_level, verify="off", xla_dump_hlo_as_long_text=True)
     try:
         module = hlo_run.parse(file.read_text(encoding="utf-8"), str(file))
         optimize(PassContext(preset(DEFAULT_TARGET), options, (states,), show=options), module)
