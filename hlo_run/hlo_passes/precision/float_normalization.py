@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.facts import element_types
 from hlo_run.analysis.float_support import WIDE_TYPES, computes_in
+from hlo_run.analysis.fusion_owner import is_block_level
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.edit import Editor, clone_with_fusions, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
@@ -37,7 +38,10 @@ class FloatNormalization(Struct, frozen=True):
     opcodes: tuple[str, ...] = ()
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
-        """Edit all computations in place, except fusion bodies and asynchronous computations, which must stay one instruction."""
+        """Edit all computations in place.
+
+        Asynchronous computations must stay one instruction; of the bodies of fusions, only block-level ones are edited.
+        """
         omits_roundings = ctx.options.xla_allow_excess_precision
         wide = WIDE_TYPES[self.narrow]
         normalizer = _Normalizer(module, self.narrow, wide, ctx.target.sm, self.opcodes, omits_roundings)
@@ -46,10 +50,14 @@ class FloatNormalization(Struct, frozen=True):
         if self.narrow not in element_types(module):
             return
         for computation in _callees_first(module):
-            if not computation.is_fusion and computation not in reducers and not is_async_wrapper(computation):
+            if _may_change(computation) and computation not in reducers and not is_async_wrapper(computation):
                 normalizer.run(computation)
         if module.version != version:
             remove_uncalled(module)
+
+
+def _may_change(computation: HloComputation) -> bool:
+    return not computation.is_fusion or any(is_block_level(caller) for caller in computation.callers)
 
 
 def _collective_reducers(module: HloModule) -> frozenset[HloComputation]:

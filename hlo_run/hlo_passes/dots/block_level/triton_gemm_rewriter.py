@@ -149,18 +149,28 @@ def _has_tiles(body: HloComputation) -> bool:
 
 
 def _keeps_parts_together(tile: TileRule, free: set[DimRule]) -> bool:
-    """Decide for one tile. Only parts of rows or columns (`free`) may lie apart, and inner parts are powers of two."""
-    places: dict[DimRule, list[int]] = {}
+    """Decide for one tile. Inner parts are powers of two.
+
+    Only parts of rows or columns (`free`) may lie apart, in their order, and if the outermost is a power of two as well.
+    """
+    places: dict[ExpandedDim, list[tuple[int, int]]] = {}
     for place, part in enumerate(tile):
         if isinstance(part, ExpandedDim):
-            places.setdefault(part.of, []).append(place)
+            places.setdefault(ExpandedDim(part.of, part.sizes, 0), []).append((part.position, place))
             if isinstance(part.of, CollapsedDim) or any(size & (size - 1) for size in part.sizes[1:]):
                 return False
         elif isinstance(part, CollapsedDim):
             numbers = sorted(inner.number for inner in part.of if isinstance(inner, SpaceDim))
             if numbers and numbers[-1] - numbers[0] >= len(numbers):
                 return False
-    return all(of in free or found[-1] - found[0] < len(found) for of, found in places.items())
+    return all(_lies_well(part, [place for _, place in sorted(found)], free) for part, found in places.items())
+
+
+def _lies_well(part: ExpandedDim, places: list[int], free: set[DimRule]) -> bool:
+    """Decide for the parts of one dimension, from the outermost on, which lie at these places."""
+    if places[-1] - places[0] == len(places) - 1 and places == sorted(places):
+        return True
+    return part.of in free and places == sorted(places) and not part.sizes[0] & (part.sizes[0] - 1)
 
 
 def _body_of(instruction: HloInstruction) -> tuple[HloComputation, list[HloInstruction]]:
