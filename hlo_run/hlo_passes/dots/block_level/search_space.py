@@ -197,9 +197,7 @@ class BitcastMover:
     def _with_dimensions(
         self, old: HloInstruction, shape: Shape, operand: HloInstruction, dimensions: tuple[int, ...]
     ) -> HloInstruction:
-        made = copy_instruction(old, [operand], _as(shape, old.shape), old.opcode)
-        made.attrs["dimensions"] = dimensions
-        return self._body.add(made)
+        return self._makes.add(old.opcode, _as(shape, old.shape), [operand], dimensions=dimensions)
 
     def _sink(self, bitcast: HloInstruction) -> bool:
         """Let the bitcast change places with its only user. The root's bitcast leaves the computation."""
