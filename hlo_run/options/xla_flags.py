@@ -30,7 +30,8 @@ class XlaFlags(CollectiveFlags):
     )
     xla_gpu_override_gemm_autotuner: str = flag(
         "",
-        "config-assigner: products of block-level fusions have the tile block_m:64,block_n:32,block_k:32,num_stages:1,num_warps:4.",
+        "config-assigner: the tile of products in block-level fusions, for example block_m:64,block_n:32,block_k:32,num_stages:1,"
+        "num_warps:4.",
         "TILE",
     )
     xla_gpu_gemm_autotuner_override_file: str = flag(
