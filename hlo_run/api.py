@@ -130,7 +130,7 @@ def _result(module: HloModule, literal: Literal) -> Literal:
 
 
 def _of_devices(module: HloModule, grid: DeviceGrid, literal: Literal) -> Literal:
-    """Return the result of `module`: one for each device, or the one of a JAX function, which all its partitions have."""
+    """Return the result of `module`: one for each device, or one for a JAX function, whose partitions all have it."""
     if grid.size == 1:
         return _result(module, literal)
     assert isinstance(literal, tuple), "one result per device"

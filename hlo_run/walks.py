@@ -13,18 +13,27 @@ def post_order(start: Node, successors: Callable[[Node], Iterable[Node]]) -> lis
 
     In a cycle, the node that the walk enters first comes last.
     """
+    return post_order_of_all([start], successors)
+
+
+def post_order_of_all(starts: Iterable[Node], successors: Callable[[Node], Iterable[Node]]) -> list[Node]:
+    """Return the starts and the nodes that they reach, once each: `post_order` of the first, then the rest of the second's."""
     order: list[Node] = []
-    entered = {start}
-    path: list[tuple[Node, Iterator[Node]]] = [(start, iter(successors(start)))]
-    while path:
-        node, rest = path[-1]
-        following = next((other for other in rest if other not in entered), None)
-        if following is None:
-            path.pop()
-            order.append(node)
-        else:
-            entered.add(following)
-            path.append((following, iter(successors(following))))
+    entered: set[Node] = set()
+    for start in starts:
+        if start in entered:
+            continue
+        entered.add(start)
+        path: list[tuple[Node, Iterator[Node]]] = [(start, iter(successors(start)))]
+        while path:
+            node, rest = path[-1]
+            following = next((other for other in rest if other not in entered), None)
+            if following is None:
+                path.pop()
+                order.append(node)
+            else:
+                entered.add(following)
+                path.append((following, iter(successors(following))))
     return order
 
 

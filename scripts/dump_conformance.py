@@ -66,7 +66,7 @@ _LOCAL = re.compile(
 
 @dataclass
 class Kind:
-    """How many files of a kind are equal, of how many, and the first differing lines of the others."""
+    """The files of a kind: how many are equal, of how many, and the first differing lines of the others."""
 
     equal: int = 0
     total: int = 0

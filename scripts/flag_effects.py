@@ -202,7 +202,7 @@ def changes(before: dict[str, str], after: dict[str, str], noisy: set[str]) -> l
 
 
 class Trials:
-    """What XLA makes of the modules with flags, kept in a folder by flag and value."""
+    """The compilations of the modules by XLA with flags, kept in a folder by flag and value."""
 
     def __init__(self, modules: Sequence[Path], base: Sequence[str], cache: Path | None) -> None:
         self._modules, self._base, self._cache = modules, base, cache

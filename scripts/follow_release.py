@@ -25,6 +25,7 @@ import argparse
 import difflib
 import itertools
 import re
+import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +56,7 @@ _LINES = 8
 
 @dataclass
 class Shown:
-    """How many modules show a difference, and the first of them with its first lines."""
+    """A difference: how many modules show it, and the first of them with its first lines."""
 
     count: int = 0
     module: str = ""
@@ -70,7 +71,7 @@ class Shown:
 
 @dataclass
 class Modules:
-    """What the compilations of all modules show."""
+    """The findings in the compilations of all modules."""
 
     renamed: Mapping[str, str]
     compiled: int = 0
@@ -248,12 +249,22 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, help="keep the dumps in this folder")
     parser.add_argument("--jobs", type=int, default=1, help="compile so many modules at once")
     arguments = parser.parse_args()
+    paths: list[Path] = arguments.paths
+    for path in (Path(arguments.old), Path(arguments.new), *paths):
+        if not path.exists() and shutil.which(path) is None:
+            parser.error(f"{path} does not exist")
     old, new = (Release(python, arguments.cache) for python in (arguments.old, arguments.new))
-    parts = (sorted(path.glob("*.hlo"))[:: arguments.every] if path.is_dir() else [path] for path in arguments.paths)
-    files = [file for part in parts for file in part]
+    parts = (sorted(path.glob("*.hlo"))[:: arguments.every] if path.is_dir() else [path] for path in paths)
+    files: list[Path] = [file for part in parts for file in part]
+    if not files:
+        parser.error("no module to compile: the folders have no .hlo files")
     flags = [f"--xla_disable_hlo_passes={arguments.disable}"] if arguments.disable else []
+
+    def dumps(file: Path) -> tuple[Mapping[str, str] | str, Mapping[str, str] | str]:
+        return old.dumps(file, flags), new.dumps(file, flags)
+
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        dumped = list(pool.map(lambda file: (old.dumps(file, flags), new.dumps(file, flags)), files))
+        dumped = list(pool.map(dumps, files))
     modules = Modules(dict(pair.split("=", 1) for pair in arguments.renamed.split(",") if pair))
     for file, (before, after) in zip(files, dumped, strict=True):
         modules.add(file.stem, before, after)

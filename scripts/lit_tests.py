@@ -70,7 +70,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a line gave: `pass`, `fail` or `scope`, with the reason."""
+    """The outcome of a line: `pass`, `fail` or `scope`, with the reason."""
 
     line: Line
     found: str

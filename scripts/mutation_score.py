@@ -23,14 +23,15 @@ A fault changes the PTX of one kernel, after the compilation, so it does not dep
     predicate      < for <=, a negated branch, "and" for "or"
 
 The seed chooses the kernels of a module, the kinds of faults in a kernel, and their places. A fault is *equivalent*, and left
-out, if the kernel alone, on four sets of random operands of its own, gives equal numbers. It is *stopped*, and counts apart, if
-the kernel alone or the run ends with a device fault or a time-out. All others run as `hlo-run FILE --platform=Host` does: same
-arguments, same comparison, same later tries. *Found* are those that end with exit code 1, *missed* those that pass; *alone* those
-that the line of the kernels finds, *end to end* those that the comparison of the module's result finds, by itself if need be.
-*Rounding* are the missed ones that change the kernel's results by at most one unit of the last place of the largest number.
-*Hidden* are those that the comparison of the module's result misses, and that leave this result as it is but for four units,
-on ten other sets of arguments: what follows undoes them, or never comes to them. *Of visible* is the share of the others
-that this comparison finds.
+out, if the kernel alone, on four sets of random operands of its own, gives equal numbers, or floats of which each equals the
+other one or is its neighbour in its type. Initial values of reductions are their identities there, as HLO demands. A fault is
+*stopped*, and counts apart, if the kernel alone or the run ends with a device fault or a time-out. All others run as
+`hlo-run FILE --platform=Host` does: same arguments, same comparison, same later tries. *Found* are those that end with exit
+code 1, *missed* those that pass; *alone* those that the line of the kernels finds, *end to end* those that the comparison of
+the module's result finds, by itself if need be. *Rounding* are the missed ones that change the kernel's results by at most one
+unit of the last place of the largest number. *Hidden* are those that the comparison of the module's result misses, and that
+leave this result as it is but for four units, on ten other sets of arguments: what follows undoes them, or never comes to
+them. *Of visible* is the share of the others that this comparison finds.
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ RECORDED = ROOT / "tests" / "data" / "xla_pipelines.txt"
 OPEN = "open"
 
 _HOST_MEMORY = "no work and no memory moves to the host"
-_TRITON = "hlo-run has no Triton"
 # Pipelines that a pass of ours runs itself, without rows, and the file that does so.
 _WITHIN = {"spmd-cleanup": ("spmd-partitioning", "hlo_run/sharding/partitioning/cleanup.py")}
 # Why a pass of XLA's needs no row of ours: a compilation without it has the same result.
@@ -49,14 +48,7 @@ WHY_OPEN = {
     "host-memory-transfer-asyncifier": _HOST_MEMORY,
     "host-offloader": f"{_HOST_MEMORY}; the row of this name is the cse at the end of XLA's pass",
     "cudnn-custom-call-converter": "custom calls with fusions of cuDNN stay custom calls",
-    "composite-rewriter": "composite calls stay calls",
-    "propagate-call-metadata": "the pass is there for `hlo-opt`, and has no row",
-    "gemv-rewriter": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
-    "splitk-rewriter": _TRITON,
-    "triton-gemm-rewriter": _TRITON,
-    "hoist-fused-bitcasts": _TRITON,
-    "gemm-fusion-swap-operands": f"the pass is there for `hlo-opt`; XLA runs it only with Triton, and {_TRITON}",
-    "convert_triton_gemm_config": _TRITON,
+    "hoist-fused-bitcasts": "block-level fusions are made without bitcasts on their border; a given fusion keeps its own",
     "rematerialization": "a module that needs more memory than the device has is not changed",
 }
 _TESTS = ROOT / "tests"

@@ -9,6 +9,7 @@ A line `flag<TAB>value<TAB>result` per value. The result is the value as `hlo_ru
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import os
 import struct
 from collections.abc import Iterator
@@ -59,7 +60,8 @@ def values() -> Iterator[tuple[DebugOption, str]]:
     for name, tried in _VALUES.items():
         yield from ((options[name], value) for value in tried)
     for option in options.values():
-        if option.choices and option.number and option.name not in _VALUES:
+        # Filters are messages; `tests/options` has their spellings.
+        if option.choices and option.number and option.name not in _VALUES and not option.has_filters:
             last = option.choices[-1]
             parts = ["_".join(last.split("_")[start:]) for start in range(last.count("_") + 1)]
             middle = last.removeprefix("COLLECTIVES_").removesuffix("_MEMORY")
@@ -142,7 +144,8 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 def main() -> None:
     importlib.import_module("jaxlib.xla_client")  # before the children, which then share it
-    print("# What released XLA (jaxlib 0.10.2) makes of values of its flags. scripts/record_flag_values.py writes this file.")
+    release = importlib.metadata.version("jaxlib")
+    print(f"# What released XLA (jaxlib {release}) makes of values of its flags. scripts/record_flag_values.py writes this file.")
     for option, value in dict.fromkeys(values()):
         print(option.name, value, result_of_xla(option, value), sep="\t", flush=True)
 

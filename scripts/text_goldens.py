@@ -1,10 +1,11 @@
 """Compare the optimised modules, and the modules between passes, with the dumps of real XLA:GPU as text.
 
     python3 scripts/venv.py python scripts/text_goldens.py FOLDER... [--every N [--from K]] [--cache DIR] [--jobs N]
-        [--rows OUT.tsv] [--models NAME,..] [--show NAME]
+        [--rows OUT.tsv] [--models NAME,..] [--show NAME] [--block-level]
 
 XLA compiles every `.hlo` file of the folders once, for an H100 and without Triton, and the cache keeps its dumps. Our compiler
-runs the same file. The command prints a row per folder in the form of the table in docs/conformance.md:
+runs the same file. With `--block-level`, XLA has its default flags and our compiler makes block-level fusions; each way needs
+a cache of its own. The command prints a row per folder in the form of the table in docs/conformance.md:
 
 - byte-equal: the optimised module is the same text.
 - canonically equal: the same text after all names are replaced by numbers in the order in which they occur; the hash of the names
@@ -44,7 +45,7 @@ from hlo_run.target import DEFAULT_TARGET, preset, to_text_proto
 
 _FINAL = "gpu_after_optimizations.txt"
 _AS_IS = "--xla_disable_all_hlo_passes"
-_FLAGS = (*EMITTERS_ONLY, "--xla_dump_hlo_pass_re=.*")
+_FLAGS = ("--xla_dump_hlo_pass_re=.*",)
 _DUMP = re.compile(r"\.(?P<number>\d{4})\.(?P<pipeline>[^.]+)\.after_(?P<row>.+)\.before_(?P<next>.+)\.txt$")
 # Changes that XLA makes outside of its passes.
 _UNSEEN = ("pre-scheduling-passes/schedule", "scheduled-gpu-module/renew-copies")
@@ -142,7 +143,7 @@ def canonical(text: str, metadata: bool = True) -> str:
     return "\n".join(lines)
 
 
-def xla_dumps(file: Path, cache: Path) -> dict[str, str] | str:
+def xla_dumps(file: Path, cache: Path, block_level: bool = False) -> dict[str, str] | str:
     """Return XLA's dumps of a module by file name, in order, from the cache if they are there; else the reason of a refusal."""
     kept = cache / file.parent.name / f"{file.stem}.zip"
     refusal = kept.with_suffix(".refused")
@@ -151,7 +152,8 @@ def xla_dumps(file: Path, cache: Path) -> dict[str, str] | str:
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         text = file.read_text(encoding="utf-8")
-        flags = [*_FLAGS, _AS_IS] if "is_scheduled=true" in text.split("\n", 1)[0] else list(_FLAGS)
+        flags = [*_FLAGS] if block_level else [*EMITTERS_ONLY, *_FLAGS]
+        flags += [_AS_IS] if "is_scheduled=true" in text.split("\n", 1)[0] else []
         ptxas = find_ptxas("")
         cuda = ptxas.parent.parent if ptxas is not None else None
         with tempfile.TemporaryDirectory() as folder:
@@ -232,16 +234,16 @@ def divergence(ours: Sequence[State], theirs: Sequence[State], metadata: bool) -
     return found
 
 
-def compare_file(file: Path, cache: Path) -> Outcome:
+def compare_file(file: Path, cache: Path, block_level: bool = False) -> Outcome:
     """Compare the compilation of one module with XLA's."""
     if _SEVERAL.search(file.read_text(encoding="utf-8").split("\n", 1)[0]):
         return Outcome(file.stem, refused="for several devices, and XLA compiles it for one")
-    dumps = xla_dumps(file, cache)
+    dumps = xla_dumps(file, cache, block_level)
     if isinstance(dumps, str):
         return Outcome(file.stem, refused=dumps)
     theirs, final = xla_states(dumps)
     states = _States()
-    options = Options(verify="off", xla_dump_compact_gte=False, xla_dump_hlo_as_long_text=True)
+    options = Options(block_level_fusions=block_level, verify="off", xla_dump_compact_gte=False, xla_dump_hlo_as_long_text=True)
     try:
         module = hlo_run.parse(file.read_text(encoding="utf-8"), str(file))
         optimize(PassContext(preset(DEFAULT_TARGET), options, (states,), show=options), module)
@@ -291,6 +293,7 @@ def main() -> None:
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--models", default="")
     parser.add_argument("--show", default="")
+    parser.add_argument("--block-level", action="store_true")
     arguments = parser.parse_args()
     rows: list[str] = []
     print("| folder | modules | byte-equal | canonically equal | structure |\n| --- | --- | --- | --- | --- |")
@@ -299,7 +302,7 @@ def main() -> None:
         files = sorted(folder.glob("*.hlo"))[arguments.start :: arguments.every]
         wanted = [name for name in (arguments.models or arguments.show).split(",") if name]
         files = [file for file in files if not wanted or file.stem in wanted]
-        outcomes = _run_all(files, arguments.cache, arguments.jobs)
+        outcomes = _run_all(files, arguments.cache, arguments.jobs, arguments.block_level)
         print(summary(folder.name, outcomes), flush=True)
         for o in outcomes:
             if arguments.show:
@@ -323,8 +326,8 @@ def _verdict(o: Outcome) -> str:
     return "bytes" if o.bytes_equal else "canonical" if o.canonical else "structure" if o.structure else "differs"
 
 
-def _run_all(files: Sequence[Path], cache: Path, jobs: int) -> list[Outcome]:
-    work = partial(compare_file, cache=cache)
+def _run_all(files: Sequence[Path], cache: Path, jobs: int, block_level: bool) -> list[Outcome]:
+    work = partial(compare_file, cache=cache, block_level=block_level)
     if jobs < 2:
         return [work(file) for file in files]
     with multiprocessing.get_context("fork").Pool(jobs) as pool:

@@ -43,7 +43,7 @@ class XlaCpu:
     """A process that runs HLO text; `command` is "PYTHON RUN_CPU.py"."""
 
     def __init__(self, command: str, *, processor_time: bool = False) -> None:
-        """With `processor_time`, seconds are the processor time of all threads."""
+        """Take the command of XLA:CPU; with `processor_time`, seconds are the processor time of all threads."""
         python, self._tool = shlex.split(command)
         self._clock = ["--processor_time"] if processor_time else []
         self._python = python

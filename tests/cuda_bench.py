@@ -1,4 +1,4 @@
-"""What the tests of the CUDA platform's libraries share: a backend on stand-ins, arrays, and what numpy computes."""
+"""Helpers of the tests of the CUDA platform's libraries: a backend on stand-ins, arrays, and the results of numpy."""
 
 from __future__ import annotations
 

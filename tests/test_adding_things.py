@@ -1,4 +1,4 @@
-"""What docs/architecture.md says under "Adding things": toys are added to a copy of the package, and a module runs with them.
+"""The table "Adding things" of docs/architecture.md holds: toys are added to a copy of the package, and a module runs with them.
 
 An `Edit` is one place that whoever adds the thing touches. A toy that needs another place makes its test fail.
 """

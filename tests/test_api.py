@@ -1,4 +1,4 @@
-"""What `import hlo_run` offers: running modules with arrays, loading files, and names that are imported when first used."""
+"""The interface of `import hlo_run`: running modules with arrays, loading files, and names that are imported when first used."""
 
 from __future__ import annotations
 

@@ -93,6 +93,8 @@ def test_ptx_needs_no_reference(file: str) -> None:
     modules = _imported("--stage=ptx", "--cache=off", file)
     assert _of(modules, "xdsl", "llvmlite"), "it was compiled"
     assert _of(modules, "hlo_run.reference.evaluate.evaluate", "hlo_run.execution.iterations", "hlo_run.backends.host") == []
+    assert _of(modules, "hlo_run.dialects.parse", "hlo_run.dialects.printer") == [], "no kernel is read or printed"
+    assert _of(modules, "hlo_run.builder", "hlo_run.hlo_passes.dots.gemm") == [], "it has neither sizes to find nor products"
 
 
 def test_a_stage_that_was_printed_before_needs_no_compiler(file: str, tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Walks over directed graphs."""
 
-from hlo_run.walks import post_order, reaches, walk
+from hlo_run.walks import post_order, post_order_of_all, reaches, walk
 
 GRAPH = {"a": "bc", "b": "d", "c": "de", "d": "", "e": "c", "f": "a"}
 
 
 def test_a_node_comes_after_its_successors_and_the_first_successor_is_first():
     assert post_order("a", GRAPH.__getitem__) == ["d", "b", "e", "c", "a"]
+
+
+def test_a_second_start_adds_what_the_first_does_not_reach():
+    assert post_order_of_all("cfc", GRAPH.__getitem__) == ["d", "e", "c", "b", "a", "f"]
 
 
 def test_a_walk_needs_no_recursion():

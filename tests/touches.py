@@ -1,4 +1,4 @@
-"""Which elements do the threads of an emitted kernel touch? The entry function's index maps, evaluated for every thread.
+"""Finds the elements that the threads of an emitted kernel touch, from its entry function's index maps.
 
 No values are computed: an access whose place depends on data has none here.
 """

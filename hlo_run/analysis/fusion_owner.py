@@ -10,6 +10,7 @@ from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
 
 TRITON_COLLECTIVE = "__triton_collective"
+BLOCK_LEVEL_KINDS = frozenset(("__triton", "__triton_gemm", "__triton_nested_gemm_fusion"))
 _SLICE_FUSION = re.compile(r'"?\bcustom_fusion_config"?\s*:\s*{\s*"?name"?\s*:\s*"dynamic_slice_fusion"')
 
 
@@ -34,6 +35,11 @@ def is_slice_copy(fusion: HloInstruction) -> bool:
 def is_triton_fusion(fusion: HloInstruction) -> bool:
     """True for a fusion that XLA compiles with Triton by tiles. Fusions with a matrix product have another kind."""
     return fusion_owner(fusion) == "__triton"
+
+
+def is_block_level(fusion: HloInstruction) -> bool:
+    """True for a fusion that XLA compiles with Triton by tiles, with or without a matrix product."""
+    return fusion_owner(fusion) in BLOCK_LEVEL_KINDS
 
 
 def is_collective_fusion(fusion: HloInstruction) -> bool:

@@ -69,7 +69,7 @@ def is_symmetric(computation: HloComputation) -> bool:
 
 
 def _number(computation: HloComputation, order: tuple[int, int], numbers: dict[tuple[object, ...], int]) -> int:
-    """Return the number of the root's value if the parameters have those of `order`; `numbers` gets all values' numbers."""
+    """Return the number of the root's value if the parameters have the numbers of `order`; `numbers` gets all values' numbers."""
     found: dict[HloInstruction, int] = {}
 
     def without_sign(value: HloInstruction) -> int:

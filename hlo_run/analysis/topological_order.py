@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hlo_run.hlo.graph import HloComputation, HloInstruction
-from hlo_run.walks import reaches
+from hlo_run.walks import reaches, walk
 
 
 class TopologicalOrder:
@@ -46,14 +46,8 @@ class TopologicalOrder:
     def _reached(
         self, start: HloInstruction, edges: dict[HloInstruction, set[HloInstruction]], low: int, high: int
     ) -> Iterator[HloInstruction]:
-        """Yield `start` and the instructions that edges reach from it, within positions `low` to `high`, both included."""
-        seen, waiting = {start}, [start]
-        while waiting:
-            instruction = waiting.pop()
-            yield instruction
-            fresh = {i for i in edges[instruction] if low <= self._place[i] <= high} - seen
-            seen |= fresh
-            waiting += fresh
+        """Return `start` and the instructions that edges reach from it, within positions `low` to `high`, both included."""
+        return walk([start], lambda instruction: [i for i in edges[instruction] if low <= self._place[i] <= high])
 
 
 def runs_before(first: HloInstruction, then: HloInstruction) -> bool:

@@ -61,7 +61,7 @@ class GemmThunk(LibraryWork, frozen=True):
 
 
 class ResizeThunk(LibraryWork, frozen=True):
-    """Between an array of dynamic sizes and one of its bounds with the sizes, an s32 for each dimension, beside it.
+    """Converts between an array of dynamic sizes and one of its bounds with the sizes, an s32 for each dimension, beside it.
 
     `sizes` has one s32 scalar per dimension. If `is_padding`, the source is dynamic and the sizes are written. Otherwise
     the result is dynamic and the sizes are read.

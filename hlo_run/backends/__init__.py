@@ -67,7 +67,7 @@ class Backend(Protocol):
         ...
 
     def watch_next_run(self, watch: RunWatch) -> None:
-        """Call `watch` around the thunks of device 0 in the next run."""
+        """Call `watch` around the thunks in the next run of this process, on several devices its `on_device`."""
         ...
 
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:

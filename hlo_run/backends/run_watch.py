@@ -13,10 +13,14 @@ Read: TypeAlias = "Callable[[BufferSlice], Bytes]"
 
 
 class RunWatch(Protocol):
-    """Watches every thunk of a run on one device, also thunks that contain others.
+    """Watches every thunk of a run, also thunks that contain others.
 
     It chooses the iterations of each loop in which it is called. The others run as if nothing watched them.
     """
+
+    def on_device(self, device: int, count: int) -> RunWatch:
+        """Return the watch of one of `count` devices that run the same executable; a run on one device is watched by this one."""
+        ...
 
     def next_watched(self, loop: WhileThunk, iteration: int) -> int:
         """Return the number of the first iteration of a loop, from `iteration` on, that is watched; it may never come."""

@@ -65,7 +65,7 @@ class SharedBackend:
         return self._backend.name
 
     def watch_next_run(self, watch: RunWatch) -> None:
-        """Call `watch` around the thunks of device 0 in the next run."""
+        """Call `watch` around the thunks of this process in the next run."""
         self._backend.watch_next_run(watch)
 
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:

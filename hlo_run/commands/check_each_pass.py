@@ -115,7 +115,7 @@ class PassChecker(Observer):
         self._version = working.version
         self._limit_seconds = math.inf
         begin = time.monotonic()
-        self._judge = RowJudge()
+        self._judge = RowJudge(grid)
         self._last = self._state(Snapshot.of(working), "parsing")
         self._limit_seconds = max(_LEAST_SECONDS, _PATIENCE * (time.monotonic() - begin))
 

@@ -1,4 +1,4 @@
-"""What xDSL makes for each of its classes at import is made at first use.
+"""Makes at first use what xDSL makes for each of its classes at import.
 
 - The declarative format of an operation is read when the operation is printed or parsed.
 - The definition of an operation (its constraints, and how its operands are read) is made when the first such operation is, and
@@ -136,7 +136,7 @@ _read = FormatProgram.from_str
 
 
 class _LazyFormat:
-    """Stands for a `FormatProgram`: offers what xDSL's operations use of it."""
+    """Replaces a `FormatProgram`: offers what xDSL's operations use of it."""
 
     def __init__(self, text: str, definition: OpDef) -> None:
         self._text, self._definition = text, definition

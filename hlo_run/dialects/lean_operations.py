@@ -188,7 +188,7 @@ def _defaults(definitions: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 class _Plan(Struct, frozen=True):
-    """What an operation's constructor expects: per operand and result whether it may be missing, and may be several."""
+    """The plan of a constructor: per operand and result, whether it may be missing, and whether it may be several."""
 
     operands: tuple[tuple[bool, bool], ...]
     results: tuple[tuple[bool, bool], ...]

@@ -452,7 +452,11 @@ class AtomicRMWOp(IRDLOperation):
 
     @classmethod
     def parse(cls, parser: Parser) -> AtomicRMWOp:
-        """Parse `fadd %ptr, %value monotonic : !llvm.ptr, f32`. Other orderings are errors."""
+        """Parse `fadd %ptr, %value monotonic : !llvm.ptr, f32`. Other orderings are errors.
+
+        XLA may write `ignore_denormal_mode` before it, which allows an update to flush denormals.
+        """
+        parser.parse_optional_keyword("ignore_denormal_mode")
         keyword = parser.parse_identifier()
         ptr, value = _parse_pair(parser)
         parser.parse_keyword("monotonic")

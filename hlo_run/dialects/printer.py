@@ -15,6 +15,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.printer import Printer
 
 from hlo_run.dialects.names import name_values, result_groups
+from hlo_run.dialects.origin import HLO_OP
 from hlo_run.dialects.types import is_memref
 from hlo_run.dialects.upstream_syntax import PRINTERS
 from hlo_run.dialects.xla_gpu import IndexingMapAttr
@@ -23,7 +24,6 @@ from hlo_run.indexing.variable import GRID_NAMES, Variable
 from hlo_run.records import replace
 
 _ID_SPACES: Final = re.compile(r"(= (?:gpu\.thread_id|gpu\.block_id|xla\.workgroup_id)) +")
-HLO_OP: Final = "hlo.op"  # attribute with the name of the HLO instruction an op comes from
 
 
 def print_module(

@@ -2,7 +2,8 @@
 
 `PRINTERS` maps an op class to the function that the printer calls instead of the op's own `print`. `SYNTAX_OPS` are
 subclasses that parse the same text and return instances of xDSL's class. Their `__new__` does the same for the generic
-form. The rest of the code sees only xDSL's classes.
+form. The rest of the code sees only xDSL's classes. The llvm dialect's properties are read in two spellings: `<alignment = 4>`
+and `fastmath<nsz>` of newer MLIR, and in the dictionary of attributes.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xdsl.dialects import affine, arith, scf, tensor, vector
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, BoolAttr, IndexType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects import affine, arith, llvm, scf, tensor, vector
+from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, BoolAttr, IndexType, IntegerAttr, i64
+from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.irdl import IRDLOperation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
+from xdsl.traits import IsTerminator
 from xdsl.utils.hints import isa
 
+from hlo_run.dialects.llvm_extra import LoadOp
 from hlo_run.dialects.memref_syntax import MEMREF_PRINTERS, MEMREF_SYNTAX
 from hlo_run.dialects.types import is_tensor, is_vector
 
@@ -145,6 +149,24 @@ def _print_if(printer: Printer, op: scf.IfOp) -> None:
     printer.print_op_attributes(op.attributes)
 
 
+class _IndexSwitchSyntax(scf.IndexSwitchOp):
+    """Newer MLIR leaves out the `scf.yield` of the default region if it yields nothing."""
+
+    def __new__(cls, *_: object, **__: object) -> scf.IndexSwitchOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(scf.IndexSwitchOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> scf.IndexSwitchOp:
+        op = scf.IndexSwitchOp.parse(parser)
+        for region in op.regions:
+            if not region.blocks:
+                region.add_block(Block())
+            last = region.blocks[0].last_op
+            if len(region.blocks) == 1 and (last is None or not last.has_trait(IsTerminator)):
+                region.blocks[0].add_op(scf.YieldOp())
+        return op
+
+
 class _TransferReadSyntax(vector.TransferReadOp):
     def __new__(cls, *_: object, **__: object) -> vector.TransferReadOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
         return object.__new__(vector.TransferReadOp)
@@ -222,6 +244,87 @@ def _transfer_properties(
     return permutation, in_bounds
 
 
+class _LoadSyntax(LoadOp):
+    def __new__(cls, *_: object, **__: object) -> LoadOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(LoadOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> LoadOp:
+        pointer = parser.parse_unresolved_operand()
+        is_invariant = parser.parse_optional_keyword("invariant") is not None
+        attributes = _parse_memory_attributes(parser)
+        parser.parse_punctuation(":")
+        pointer_type = parser.parse_type()
+        parser.parse_punctuation("->")
+        op = LoadOp(parser.resolve_operand(pointer, pointer_type), parser.parse_type(), invariant=is_invariant)
+        _give(op, attributes)
+        return op
+
+
+class _StoreSyntax(llvm.StoreOp):
+    def __new__(cls, *_: object, **__: object) -> llvm.StoreOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+        return object.__new__(llvm.StoreOp)
+
+    @classmethod
+    def parse(cls, parser: Parser) -> llvm.StoreOp:
+        is_volatile = parser.parse_optional_keyword("volatile") is not None
+        value = parser.parse_unresolved_operand()
+        parser.parse_punctuation(",")
+        pointer = parser.parse_unresolved_operand()
+        attributes = _parse_memory_attributes(parser)
+        parser.parse_punctuation(":")
+        value_type = parser.parse_type()
+        parser.parse_punctuation(",")
+        pointer_type = parser.parse_type()
+        operands = parser.resolve_operand(value, value_type), parser.resolve_operand(pointer, pointer_type)
+        op = llvm.StoreOp(*operands, volatile=is_volatile)
+        _give(op, attributes)
+        return op
+
+
+def _parse_memory_attributes(parser: Parser) -> dict[str, Attribute]:
+    """Parse `<alignment = 4>` and a dictionary, both optional; return all entries."""
+    found: dict[str, Attribute] = {}
+    if parser.parse_optional_punctuation("<") is not None:
+        parser.parse_keyword("alignment")
+        parser.parse_punctuation("=")
+        found["alignment"] = IntegerAttr(parser.parse_integer(), i64)
+        parser.parse_punctuation(">")
+    return found | parser.parse_optional_attr_dict()
+
+
+def _give(op: Operation, attributes: dict[str, Attribute]) -> None:
+    """Set properties and attributes that stood in one dictionary."""
+    names = type(op).get_irdl_definition().properties if isinstance(op, IRDLOperation) else {}
+    for name, value in attributes.items():
+        (op.properties if name in names else op.attributes)[name] = value
+
+
+def _float_syntax(base: type[llvm.AbstractFloatArithOp]) -> type[Operation]:
+    """Return the class that parses an op on floats with its fast-math flags behind the operands."""
+
+    class Syntax(base):
+        def __new__(cls, *_: object, **__: object) -> llvm.AbstractFloatArithOp:  # pyright: ignore[reportInconsistentConstructor] - gives the base
+            return object.__new__(base)
+
+        @classmethod
+        def parse(cls, parser: Parser) -> llvm.AbstractFloatArithOp:
+            lhs = parser.parse_unresolved_operand()
+            parser.parse_punctuation(",")
+            rhs = parser.parse_unresolved_operand()
+            flags = llvm.FastMathAttr(None)
+            if parser.parse_optional_keyword("fastmath"):
+                flags = llvm.FastMathAttr(llvm.FastMathAttr.parse_parameter(parser))
+            attributes = parser.parse_optional_attr_dict()
+            parser.parse_punctuation(":")
+            type_ = parser.parse_type()
+            op = base(parser.resolve_operand(lhs, type_), parser.resolve_operand(rhs, type_), flags)
+            _give(op, attributes)
+            return op
+
+    return Syntax
+
+
 PRINTERS: dict[type[Operation], Callable[[Printer, Any], None]] = {
     affine.ApplyOp: _print_affine_apply,
     arith.CmpfOp: _print_cmpf,
@@ -234,8 +337,12 @@ SYNTAX_OPS: tuple[type[Operation], ...] = (
     _AffineApplySyntax,
     _CmpfSyntax,
     _CmpiSyntax,
+    _IndexSwitchSyntax,
     _TensorEmptySyntax,
     _TransferReadSyntax,
     _TransferWriteSyntax,
+    _LoadSyntax,
+    _StoreSyntax,
+    *map(_float_syntax, (llvm.FAddOp, llvm.FSubOp, llvm.FMulOp, llvm.FDivOp, llvm.FRemOp)),
     *MEMREF_SYNTAX,
 )

@@ -103,7 +103,7 @@ class LoopOp(IRDLOperation):
         inits: Sequence[SSAValue],
         body: Region | None = None,
     ) -> None:
-        """Without `body`, make an empty body with the right block arguments, named after the map's range variables."""
+        """Make a loop; without `body` its body is empty and its block arguments are named after the map's range variables."""
         attr = indexing_map if isinstance(indexing_map, IndexingMapAttr) else IndexingMapAttr(indexing_map)
         # Not the constructor of IRDL ops, which sorts operands into segments: it takes four times as long.
         Operation.__init__(

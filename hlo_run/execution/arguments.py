@@ -156,11 +156,11 @@ class Arguments:
         elif self._given:
             values, source = self._given * self.grid.size, self._given_from
         else:
-            values, source = self._made(iteration)
+            values, source = self._make(iteration)
         self.save(iteration, values)
         return values, source
 
-    def _made(self, iteration: int) -> tuple[list[Literal], str]:
+    def _make(self, iteration: int) -> tuple[list[Literal], str]:
         """Return arguments as `--hlo_argument_mode` says, and their source."""
         options, mode, grid = self._options, self._options.hlo_argument_mode, self.grid
         if mode == DEVICE_ID:

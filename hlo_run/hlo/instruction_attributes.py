@@ -255,6 +255,11 @@ class TypedAttributes:
         return self.attrs.stored["delta"]
 
     @property
+    def shuffle_mode(self) -> str:
+        """The `mode` of a shuffle: rotate."""
+        return self.attrs.stored["mode"]
+
+    @property
     def given_sharding(self) -> Sharding:
         """The `sharding` of an instruction that has one; see `sharding`."""
         return self.attrs.stored["sharding"]

@@ -1,4 +1,4 @@
-"""Print a module as HLO text, equal to that of XLA's `ToString` in order, omitted attributes and spaces."""
+"""Print a module as HLO text, equal to the text of XLA's `ToString` in order, omitted attributes and spaces."""
 
 from __future__ import annotations
 

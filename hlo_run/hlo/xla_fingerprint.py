@@ -17,6 +17,7 @@ _OPTIONS = replace(CANONICAL, backend_config=True)
 # XLA's numbers of element types, and of the shapes without elements.
 _TYPES = {**{name: dtype.number for name, dtype in DTYPES.items()}, "opaque": 14, "token": 17}
 _SHAPE = re.compile(rb"(?<![\w.\-])(" + "|".join(_TYPES).encode() + rb")\[([\d,<=?]*)\]")
+_GROUPS = re.compile(rb"(?<=\breplica_groups=\{)\{[\d,{}]*\}(?=\})")
 _CONFIG = re.compile(r"(?<=, backend_config=)\{.*\}$", re.MULTILINE)
 _STATIC, _BOUNDED, _UNBOUNDED = range(3)
 _UNBOUNDED_SIZE = -(1 << 63)
@@ -25,17 +26,26 @@ _UNBOUNDED_SIZE = -(1 << 63)
 def xla_fingerprint(module: HloModule) -> str:
     """Return the fingerprint as 32 hexadecimal digits.
 
-    It is the HighwayHash of the canonical text, in which the keys of backend configs are sorted, and every shape is the list of
-    its element type and sizes in binary form.
+    It is the HighwayHash of the canonical text, in which the keys of backend configs are sorted. Every shape is the list of its
+    element type and sizes in binary form, and so is every group of devices that is written as a list.
     """
     text = _CONFIG.sub(lambda found: sorted_config(found[0]), module_to_string(module, _OPTIONS))
-    low, high = highway_hash_128(_SHAPE.sub(_binary, text.encode("utf-8", "surrogatepass")), _KEY)
+    data = _GROUPS.sub(_binary_groups, _SHAPE.sub(_binary, text.encode("utf-8", "surrogatepass")))
+    low, high = highway_hash_128(data, _KEY)
     return f"{low:016x}{high:016x}"
 
 
 def _binary(found: re.Match[bytes]) -> bytes:
     sizes = [_size(size) for size in found[2].decode().split(",") if size]
-    numbers = [_TYPES[found[1].decode()], *sizes]
+    return _list(_TYPES[found[1].decode()], *sizes)
+
+
+def _binary_groups(found: re.Match[bytes]) -> bytes:
+    groups = found[0].decode().strip("{}").split("},{")
+    return b"".join(_list(*map(int, group.split(","))) for group in groups)
+
+
+def _list(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers) + 1}Q", len(numbers), *numbers)
 
 

@@ -335,7 +335,7 @@ class KernelInterpreter:
     def do_shuffle(self, step: Step) -> Values:
         op: gpu.ShuffleOp = step.op
         values, mask = step.values, step.mask
-        moved = self._moved(str(op.mode.data.value), values[0], values[1], values[2])
+        moved = self._shuffled(str(op.mode.data.value), values[0], values[1], values[2])
         return [moved, np.ones(mask.shape, bool)]
 
     def do_shuffle_sync(self, step: Step) -> Values:
@@ -344,9 +344,9 @@ class KernelInterpreter:
         kind = {"bfly": "xor"}.get(str(op.kind.data.value), str(op.kind.data.value))
         clamp = np.asarray(values[3])
         width = _WARP - clamp if kind == "up" else (clamp & 31) + 1
-        return [self._moved(kind, values[1], values[2], width)]
+        return [self._shuffled(kind, values[1], values[2], width)]
 
-    def _moved(self, kind: str, value: Any, offset: Any, width: Any) -> Array:
+    def _shuffled(self, kind: str, value: Any, offset: Any, width: Any) -> Array:
         lane = self._thread % _WARP
         begin = lane // width * width
         end = np.minimum(begin + width, np.minimum(_WARP, self._launch.threads_per_block - (self._thread - lane)))
@@ -359,7 +359,7 @@ class KernelInterpreter:
         op, values, mask = step.op, step.values, step.mask
         distance = op.max_distance.value.data
         while distance:
-            moved = [self._moved("down", value, distance, _WARP) for value in values]
+            moved = [self._shuffled("down", value, distance, _WARP) for value in values]
             values = self._call(symbol_of(op.combiner), [*values, *moved], mask)
             distance //= 2
         return values

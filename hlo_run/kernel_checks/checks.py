@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hlo_run.artifact import BufferSlice, Executable, Thunk, WhileThunk
 from hlo_run.backends.literals import Literal
-from hlo_run.backends.run_watch import Read
+from hlo_run.backends.run_watch import Read, RunWatch
 from hlo_run.backends.transfer import literal_of
 from hlo_run.errors import DeviceError, Unsupported
 from hlo_run.hlo.edit import has_side_effect
@@ -24,7 +24,7 @@ from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.kernel_checks.draws import own_draws
-from hlo_run.kernel_checks.outcomes import HIDDEN, LARGE, UNREACHED, Outcome
+from hlo_run.kernel_checks.outcomes import LARGE, UNREACHED, Hidden, Outcome
 from hlo_run.kernel_checks.scratch import alone
 from hlo_run.kernel_checks.units import Unit, cost_elements, equal_units, find_units
 from hlo_run.kernel_checks.verdicts import Verdicts
@@ -32,13 +32,13 @@ from hlo_run.kernel_checks.written_arrays import part_at, spec_at
 from hlo_run.reference.arguments.choices import Choices
 from hlo_run.reference.arguments.fake_arguments import make_fake_arguments
 from hlo_run.reference.compare.compare import Comparison
-from hlo_run.reference.compare.hidden import hides
+from hlo_run.reference.compare.hidden import common_number, hides
 from hlo_run.reference.evaluate.evaluate import evaluate
 from hlo_run.reference.evaluate.fewer_elements import SAMPLED_ELEMENTS, chosen_elements, of_elements, on_fewer_elements
 from hlo_run.reference.evaluate.walk import Walk
 from hlo_run.reference.numerics.blas import one_blas_thread
 from hlo_run.reference.random import RandomEngine
-from hlo_run.reference.values import Value, quiet
+from hlo_run.reference.values import Value, as_array, quiet
 
 OFF, ALL = "off", "all"
 # What a sample may cost the reference, in elements; some 0.2 s.
@@ -92,7 +92,7 @@ class KernelChecks:
         self._judged: set[Unit] = set()  # the units that stand for their equals
         self._begins = {id(unit.thunks[0]): unit for unit in units}
         self._ends = {id(unit.thunks[-1]): unit for unit in units}
-        self._running: _Running | None = None
+        self._running: dict[Unit, _Running] = {}
         self._modules: dict[Unit, HloModule] = {}
         self._aside: set[Unit] = set()  # units that are judged on operands of their own in any case
         self._fewer: dict[Unit, HloModule] = {}  # of units of which a sample of elements is judged
@@ -131,6 +131,18 @@ class KernelChecks:
             self._aside.add(unit)
 
     # ---- watching the run ---------------------------------------------------------------------------------------
+
+    def on_device(self, device: int, count: int) -> RunWatch:
+        """Return the watch of one of `count` devices. A unit is judged on one of them, chosen by the seed, or on all."""
+        return _DeviceWatch(self, device, count)
+
+    def is_judged_on(self, thunk: Thunk, device: int, count: int) -> bool:
+        """True if the unit that begins or ends with `thunk` is judged on a device. Equal units are judged on the same one."""
+        unit = self._begins.get(id(thunk)) or self._ends.get(id(thunk))
+        if unit is None or self._all:
+            return unit is not None
+        choice = random.Random(f"{self._verdicts.seed} {self._equal[unit].name}")
+        return choice.randrange(count) == device
 
     def next_watched(self, loop: WhileThunk, iteration: int) -> int:
         """Return the first iteration of a loop, from `iteration` on, whose kernels are judged."""
@@ -171,8 +183,11 @@ class KernelChecks:
         """Return how many executions of a unit are judged at most."""
         return math.prod(len(self._chosen(loop)) for loop in unit.loops)
 
-    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
-        """Take the operands of the unit that begins with `thunk`, if it is judged. Return where its results will be."""
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int], device: str = "") -> Sequence[BufferSlice]:
+        """Take the operands of the unit that begins with `thunk`, if it is judged. Return where its results will be.
+
+        `device` names the device if there are several.
+        """
         unit = self._begins.get(id(thunk))
         if unit is None or (self._is_last and not self._may_judge_last(unit)):
             return ()
@@ -181,8 +196,8 @@ class KernelChecks:
             return ()
         if self._shares_verdict(unit):
             return ()
-        place = ", ".join(f"iteration {number}" for number in iterations)
-        self._running = _Running(unit, tuple(self._operand(unit, n, read) for n in range(len(unit.operands))), place)
+        place = ", ".join(filter(None, (device, *(f"iteration {number}" for number in iterations))))
+        self._running[unit] = _Running(unit, tuple(self._operand(unit, n, read) for n in range(len(unit.operands))), place)
         self.seconds += time.perf_counter() - begin
         return unit.overwritten
 
@@ -192,7 +207,7 @@ class KernelChecks:
         if stands_for is unit or stands_for not in self._judged:
             return False
         outcome.equal, outcome.unchecked = stands_for.name, ""
-        outcome.comparison = self.outcomes[stands_for].comparison
+        outcome.comparison, outcome.unseen = self.outcomes[stands_for].comparison, self.outcomes[stands_for].unseen
         return True
 
     @staticmethod
@@ -203,14 +218,13 @@ class KernelChecks:
 
     def after(self, thunk: Thunk, read: Read) -> None:
         """Judge the result of the unit that ends with `thunk`."""
-        ended = self._ends.get(id(thunk)) if self._bytes_to_keep else None
-        if ended is not None:
-            self._keep(ended, read)
-        running = self._running
-        if running is None or self._ends.get(id(thunk)) is not running.unit:
+        unit = self._ends.get(id(thunk))
+        if unit is not None and self._bytes_to_keep:
+            self._keep(unit, read)
+        running = self._running.pop(unit, None) if unit is not None else None
+        if running is None:
             return
         begin = time.perf_counter()
-        self._running = None
         with quiet(), one_blas_thread():
             self._judge(running, read)
         self.seconds += time.perf_counter() - begin
@@ -252,11 +266,12 @@ class KernelChecks:
             return
         outcome.sampled = 0
         comparison = self._compared(unit, running.operands, expected, actual)
-        outcome.add(comparison, running.place, running.operands)
-        says_little = unit in self._aside or self._is_hidden(running, expected) or _is_noise(comparison)
+        hidden = self._hidden(unit, expected)
+        outcome.add(comparison, running.place, running.operands, hidden)
+        says_little = unit in self._aside or hidden or self._hides_an_operand(running) or _is_noise(comparison)
         if not outcome.own_operands and not outcome.differs and says_little:
             given = dict(zip(unit.instruction.operands, running.operands, strict=True))
-            self._judge_aside(unit, given, self._hides(unit, expected))
+            self._judge_aside(unit, given)
         if not outcome.unchecked:
             self._judged.add(unit)
 
@@ -267,16 +282,15 @@ class KernelChecks:
         places = chosen_elements(unit.leaves[0][1].element_count, self._verdicts.seed)
         given = dict(zip(unit.instruction.operands, running.operands, strict=True)).values()
         values = [of_elements(value, places) for value in given]
-        expected = _as_tuple(evaluate(module, values))
+        result = evaluate(module, values)
+        expected = _as_tuple(result)
         shape = Shape.make_tuple(tuple(leaf for _, leaf in module.entry.root.shape.leaves()))
         found = of_elements(actual, places)
         comparison = self._verdicts.of_module(module, values, expected, found, shape=shape, part=_as_tuple)
         if not comparison.ok:
             return False
         outcome.sampled = SAMPLED_ELEMENTS
-        outcome.add(comparison, running.place, running.operands)
-        if hides(expected, shape):
-            outcome.unchecked = HIDDEN
+        outcome.add(comparison, running.place, running.operands, self._hidden(unit, result))
         return True
 
     def _expected(self, unit: Unit, operands: Sequence[Literal]) -> Value:
@@ -310,27 +324,27 @@ class KernelChecks:
     # ---- operands of their own ----------------------------------------------------------------------------------
 
     @staticmethod
-    def _hides(unit: Unit, expected: Value) -> bool:
-        """True if an array that the unit writes shows little of what it does."""
-        return any(hides(part_at(expected, path), leaf) for path, leaf in unit.leaves)
+    def _hidden(unit: Unit, expected: Value) -> Hidden:
+        """Return the arrays that say little of what the unit computes of its operands."""
+        hidden = [(path, leaf) for path, leaf in unit.leaves if hides(part_at(expected, path), leaf)]
+        return {
+            path: common_number(as_array(part_at(expected, path)), leaf)
+            for path, leaf in hidden
+            if unit.depends_on_operands(path)
+        }
 
-    def _is_hidden(self, running: _Running, expected: Value) -> bool:
-        """True if the result shows little of the kernel, or an operand's values say little about what it does with them."""
+    @staticmethod
+    def _hides_an_operand(running: _Running) -> bool:
+        """True if the values of an operand say little about what the unit does with them."""
         pairs = zip(running.operands, running.unit.instruction.operands, strict=True)
-        return self._hides(running.unit, expected) or any(
-            _varies(operand) and hides(value, operand.shape) for value, operand in pairs
-        )
+        return any(_varies(operand) and hides(value, operand.shape) for value, operand in pairs)
 
-    def _judge_aside(self, unit: Unit, given: Mapping[HloInstruction, Value], is_needed: bool = False) -> None:
-        """Run the unit on separate operands; `given` are the run's operands, or constants.
-
-        If `is_needed`, it counts as not checked where that shows nothing either.
-        """
+    def _judge_aside(self, unit: Unit, given: Mapping[HloInstruction, Value]) -> None:
+        """Run the unit on separate operands; `given` are the run's operands, or constants."""
         outcome = self.outcomes[unit]
         executable = alone(self._executable, unit) if unit.shows_alone else None
         instructions = list(dict.fromkeys(unit.instruction.operands))
         module = self._module_of(unit)
-        shown = not instructions  # it always computes the same
         choices = Choices(module)
         draws = own_draws(module, cost_elements(unit)) if executable is not None else ()
         for number, own in enumerate(draws):
@@ -347,12 +361,35 @@ class KernelChecks:
                 break
             assert isinstance(result, tuple), "one part for each array that is written"
             outcome.own_operands = str(own.draw)
-            outcome.add(self._compared(unit, operands, expected, result), f"on operands of its own, {own.draw}", operands)
-            shown = own.is_enough and not self._hides(unit, expected)
-            if shown or outcome.differs:
+            comparison, hidden = self._compared(unit, operands, expected, result), self._hidden(unit, expected)
+            outcome.add(comparison, f"on operands of its own, {own.draw}", operands, hidden)
+            if (own.is_enough and not hidden) or outcome.differs:
                 break
-        if is_needed and not shown and not outcome.own_operands:
-            outcome.unchecked = HIDDEN
+
+
+class _DeviceWatch(Struct, frozen=True):
+    """Lets the checks see the units that they judge on one of several devices."""
+
+    checks: KernelChecks
+    device: int
+    count: int
+
+    def on_device(self, device: int, count: int) -> RunWatch:
+        return _DeviceWatch(self.checks, device, count)
+
+    def next_watched(self, loop: WhileThunk, iteration: int) -> int:
+        return self.checks.next_watched(loop, iteration)
+
+    def loop_ended(self, loop: WhileThunk, count: int) -> None:
+        self.checks.loop_ended(loop, count)
+
+    def before(self, thunk: Thunk, read: Read, iterations: Sequence[int]) -> Sequence[BufferSlice]:
+        is_judged = self.checks.is_judged_on(thunk, self.device, self.count)
+        return self.checks.before(thunk, read, iterations, f"device {self.device}") if is_judged else ()
+
+    def after(self, thunk: Thunk, read: Read) -> None:
+        if self.checks.is_judged_on(thunk, self.device, self.count):
+            self.checks.after(thunk, read)
 
 
 def _is_noise(comparison: Comparison) -> bool:

@@ -35,21 +35,28 @@ _OVERFLOWING = OwnDraw(Draw(floats=(-300.0, 300.0), integers=(-4, 8)), is_enough
 # Exponentials of numbers of all sizes are near overflow now and then.
 _LARGE = OwnDraw(Draw(floats=(-100.0, 100.0), integers=(-4, 8), unusual=True), is_enough=False)
 # Where rows are few and short, each of their numbers is the largest or smallest one in one of at most so many draws.
-_MOST_PEAKS = 6
+_MOST_PEAKS = 8
 _MANY_ROWS = 4
 _MOST_PLACES = 4
 _EXTREMES: dict[Opcode, int] = {"maximum": 1, "minimum": -1}
 # Kernels in which so few numbers decide are judged on so many draws: one may be all on one side.
 _FEW = 4
 _TURNS = ((64, 4), (256, 2))
+# The same for kernels that compute functions piece by piece, each for a range of numbers: few numbers meet all pieces late.
+_TURNS_OF_PIECES = ((16, 12), (64, 8), (256, 3))
 # The same where one index decides: out of bounds at both ends, from the end, first, last, another.
 _INDEX_TURNS = 6
 _CHEAP_ELEMENTS = 1 << 18
+# Kernels that cost more, up to this, are judged on fewer draws; still dearer ones on one.
+_MIDDLE_ELEMENTS, _MIDDLE_TURNS = 1 << 20, 4
 # Numbers below this constant matter where it is added, or compared with. They are smaller by so many powers of two.
 _LITTLE, _MUCH_SMALLER = 2.0**-10, 36
 _ADDS: frozenset[Opcode] = frozenset(("add", "subtract", "maximum", "compare"))
 _AT_AN_INDEX: frozenset[Opcode] = opcode_set("gather scatter dynamic-slice dynamic-update-slice")
 _EXPONENTIALS: frozenset[Opcode] = frozenset(("exponential", "exponential-minus-one", "logistic"))
+_IN_PIECES: frozenset[Opcode] = opcode_set(
+    "log log-plus-one exponential-minus-one sine cosine tan tanh atan2 power cbrt erf acos acosh asin asinh atanh cosh sinh"
+)
 _CALLS: frozenset[Opcode] = frozenset(("fusion", "call", "while", "conditional"))
 _INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.is_integer)
 _MOVES: frozenset[Opcode] = frozenset(("broadcast", "bitcast", "reshape", "copy"))
@@ -63,7 +70,7 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
     usual = _DRAWS[0].draw
     draws = [_OVERFLOWING] if _subtracts_maximum(module) else []
     smaller = _MUCH_SMALLER if _adds_little(module) else usual.smaller
-    if cost_elements > _CHEAP_ELEMENTS:
+    if cost_elements > _MIDDLE_ELEMENTS:
         return (*draws, OwnDraw(replace(usual, smaller=smaller)), *_DRAWS[1:])
     if any(i.opcode in _EXPONENTIALS for i in module.instructions):
         draws.append(_LARGE)
@@ -71,17 +78,23 @@ def own_draws(module: HloModule, cost_elements: int) -> Sequence[OwnDraw]:
     # An index that is alone meets both values of a condition.
     pairs = "pred" in kinds and len(kinds & _INTEGERS) > 0
     fewest = _fewest_deciding(module)
-    turns = next((turns for most, turns in _TURNS if fewest <= most), 1 if smaller == usual.smaller else 2)
+    pieces = [i.shape.element_count for c in module.computations for i in _varying(c) if i.opcode in _IN_PIECES]
+    fewest = min([fewest, *pieces])
+    turns = next((turns for most, turns in (_TURNS_OF_PIECES if pieces else _TURNS) if fewest <= most), 1)
+    turns = max(turns, 1 if smaller == usual.smaller else 2)
     if any(i.opcode in ("gather", "scatter") and i.indices_are_sorted for i in module.instructions):
         turns = max(turns, 3)  # those out of bounds are the last ones, where the last block may do nothing
     if fewest <= _FEW and kinds & _INTEGERS:
-        turns = _INDEX_TURNS * (1 + pairs) + 1
+        turns = max(turns, _INDEX_TURNS * (1 + pairs) + 1)
+    if cost_elements > _CHEAP_ELEMENTS:
+        turns = min(turns, _MIDDLE_TURNS)
     for turn in range(1, turns):
         # Large numbers at the ends hide others now and then.
         ends = turn % 2 == 0
         own = replace(usual, turn=turn, pairs=pairs, larger_ends=ends, smaller=smaller if turn == 1 else usual.smaller)
         draws.append(OwnDraw(own, is_enough=False))
-    draws += [OwnDraw(replace(usual, turn=turn, peaks=peaks), is_enough=False) for peaks, turn in _peaks(module)]
+    if cost_elements <= _CHEAP_ELEMENTS:
+        draws += [OwnDraw(replace(usual, turn=turn, peaks=peaks), is_enough=False) for peaks, turn in _peaks(module)]
     return (*draws, *_DRAWS)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -16,13 +17,13 @@ from hlo_run.reference.compare.rounding import largest_number
 
 LARGE = "too large for a sample"
 UNREACHED = "not reached"
-HIDDEN = "hidden by its operands"
 LOST = "lost in rounding"
 _MOST_NAMED = 4
+Hidden: TypeAlias = "Mapping[tuple[int, ...], complex | None]"
+"""The arrays of a result, by shape index, that say little of a kernel, and the finite number that all their elements are."""
 _REASONS = {
     LARGE: "too large for a sample (--check_kernels=all checks all)",
     UNREACHED: "not reached by the run",
-    HIDDEN: "hidden by their operands",
     LOST: "that rounding decides",
 }
 
@@ -30,15 +31,17 @@ _REASONS = {
 class Outcome(Struct, eq=False):
     """The verdict on one unit. `comparison` is the first that differs, else the one with the worst error; None: not judged.
 
-    `runs` counts the executions that were judged, `sampled` the elements (0: all). `own_operands` says that it was judged on
-    operands of its own as well, `equal` names the unit whose verdict it shares, `place` the execution that differs, and
-    `operands` what it had there. `result` are the arrays that it wrote last in the run, if they are kept, and `in_run` compares
-    them with those of the reference's run.
+    `runs` counts the executions that were judged, `sampled` the elements (0: all). `unseen` are the arrays that say nothing
+    of the kernel in any of them: zero, NaN, infinite, or the same number everywhere and every time. `own_operands` says that it
+    was judged on operands of its own as well, `equal` names the unit whose verdict it shares, `place` the execution that
+    differs, and `operands` what it had there. `result` are the arrays that it wrote last in the run, if they are kept, and
+    `in_run` compares them with those of the reference's run.
     """
 
     unit: Unit
     comparison: Comparison | None = None
     runs: int = 0
+    unseen: Hidden = {}  # never changed in place
     own_operands: str = ""
     sampled: int = 0
     equal: str = ""
@@ -54,18 +57,26 @@ class Outcome(Struct, eq=False):
         return self.comparison is not None and not self.comparison.ok
 
     @property
-    def verdict(self) -> str:
-        """`agrees`, `differs`, or `not checked`."""
-        return "not checked" if self.unchecked else "differs" if self.differs else "agrees"
+    def is_hidden(self) -> bool:
+        """True if no array that the unit writes says anything of it, in no judged execution."""
+        return len(self.unseen) == len(self.unit.leaves)
 
-    def add(self, comparison: Comparison, place: str, operands: Sequence[Literal]) -> None:
-        """Record one more judged execution."""
+    @property
+    def verdict(self) -> str:
+        """`agrees`, `differs`, `shows nothing` (it agrees, as others might), or `not checked`."""
+        if self.unchecked or self.differs:
+            return "not checked" if self.unchecked else "differs"
+        return "shows nothing" if self.is_hidden else "agrees"
+
+    def add(self, comparison: Comparison, place: str, operands: Sequence[Literal], hidden: Hidden) -> None:
+        """Record one more judged execution, in which some arrays say nothing of the unit."""
         if self.differs:
             return
         if _is_lost(comparison):
             # Both may be right: rounding may change every number. Another execution may tell more.
             self.unchecked = self.unchecked if self.runs else LOST
             return
+        self.unseen = _hidden_in_both(self.unseen, hidden) if self.runs else hidden
         self.runs += 1
         self.unchecked = ""
         if not comparison.ok:
@@ -85,6 +96,7 @@ class Outcome(Struct, eq=False):
             "reason": self.unchecked,
             "equal_to": self.equal,
             "runs": self.runs,
+            "unseen_results": sorted(map(list, self.unseen)),
             "own_operands": self.own_operands,
             "sampled_elements": self.sampled or None,
             "place": self.place if self.differs else "",
@@ -94,6 +106,12 @@ class Outcome(Struct, eq=False):
             "worst_abs_error_in_run": in_run_abs,
             "worst_rel_error_in_run": in_run_rel,
         }
+
+
+def _hidden_in_both(one: Hidden, two: Hidden) -> Hidden:
+    """Return the arrays that say nothing in both: not two numbers, each of which is everywhere once."""
+    both = {path: (one[path], two[path]) for path in one.keys() & two.keys()}
+    return {path: a if b is None else b for path, (a, b) in both.items() if a is None or b is None or a == b}
 
 
 def _worst(comparison: Comparison | None) -> tuple[float | str | None, float | str | None]:
@@ -143,14 +161,23 @@ def summary(outcomes: list[Outcome]) -> str:
         text += f"; {sampled} on a sample of {'its' if sampled == 1 else 'their'} elements"
     wrong = [outcome for outcome in outcomes if outcome.verdict == "differs"]
     if wrong:
-        names = ", ".join(f"%{outcome.unit.name}" for outcome in wrong[:_MOST_NAMED])
-        names += ", .." if len(wrong) > _MOST_NAMED else ""
-        text += f"; {len(wrong)} {'differs' if len(wrong) == 1 else 'differ'}: {names}"
+        text += f"; {len(wrong)} {'differs' if len(wrong) == 1 else 'differ'}: {_names(wrong)}"
+    hidden = [outcome for outcome in outcomes if outcome.verdict == "shows nothing"]
+    if hidden:
+        text += f"; {len(hidden)} {'shows' if len(hidden) == 1 else 'show'} nothing on any operands tried: {_names(hidden)}"
+    partly = [outcome for outcome in agreeing if outcome.unseen]
+    if partly:
+        text += f"; {len(partly)} {'shows' if len(partly) == 1 else 'show'} nothing in some results: {_names(partly)}"
     left = Counter(outcome.unchecked for outcome in outcomes if outcome.unchecked)
     if not left:
         return text
     reasons = ", ".join(f"{count} {_REASONS.get(reason, reason)}" for reason, count in left.items())
     return f"no kernel was checked alone: {reasons}" if left.total() == len(outcomes) else f"{text}; not checked: {reasons}"
+
+
+def _names(outcomes: Sequence[Outcome]) -> str:
+    names = ", ".join(f"%{outcome.unit.name}" for outcome in outcomes[:_MOST_NAMED])
+    return f"{names}, .." if len(outcomes) > _MOST_NAMED else names
 
 
 def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
@@ -165,6 +192,7 @@ def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[ob
             outcome.unchecked,
             f"equals %{outcome.equal}" if outcome.equal else "",
             outcome.place if outcome.differs else "",
+            "" if outcome.is_hidden else ", ".join(f"result {_index(path)} shows nothing" for path in sorted(outcome.unseen)),
         ]
         remarks += [f"also on {outcome.own_operands}" if outcome.own_operands and not outcome.differs else ""]
         errors = ("" if record[key] is None else record[key] for key in keys)
@@ -172,6 +200,10 @@ def rows_of(outcomes: Sequence[Outcome]) -> tuple[tuple[str, ...], list[tuple[ob
         remark = "; ".join(filter(None, remarks))
         rows.append((kernel, f"%{outcome.unit.name}", outcome.verdict, outcome.runs, *errors, remark))
     return head, rows
+
+
+def _index(path: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, path)) + "}"
 
 
 def first_difference(outcomes: list[Outcome]) -> list[str]:

@@ -39,6 +39,7 @@ from hlo_run.hlo.printer import FULL, module_to_string
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.kernel_checks.written_arrays import overlap, spec_at, written_leaves
 from hlo_run.reference.evaluate.perturbed import term_count
+from hlo_run.walks import walk
 
 _DYNAMIC_SLICES = "kDynamicSliceFusion"
 # What an instruction costs the reference, in elements.
@@ -76,6 +77,15 @@ class Unit(Struct, frozen=True, eq=False):
         read = [piece for tree in self.operands for piece in tree_slices(tree)]
         results = [piece for path, _ in self.leaves for piece in tree_slices(spec_at(self.result, path))]
         return [piece for piece in results if not any(overlap(piece, other) for other in read)]
+
+    def depends_on_operands(self, path: Sequence[int]) -> bool:
+        """True if the array of the result with a shape index may be another one with other operands."""
+        if self.instruction.opcode != "fusion":
+            return bool(self.operands)
+        part = self.instruction.fused_computation.root
+        if path and part.opcode == "tuple":
+            part = part.operands[path[0]]
+        return any(inner.opcode == "parameter" for inner in walk([part], lambda inner: inner.operands))
 
     @property
     def shows_alone(self) -> bool:

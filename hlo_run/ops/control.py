@@ -87,7 +87,7 @@ def _while(instruction: HloInstruction) -> Shape:
     if not body.root.shape.compatible(state):
         raise refuse(f"body '{body.name}': expected {brief(state)}, found {brief(body.root.shape)}")
     for shape in (body.root.shape, instruction.shape):
-        if not is_open(shape) and not state.same_dynamic_dims(shape):
+        if not is_open(shape) and shape.compatible(state) and not state.same_dynamic_dims(shape):
             raise refuse(
                 f"Expected instruction to have shape equal to {brief(state)}, actual shape is {brief(shape)}", _KEEP_DYNAMIC
             )

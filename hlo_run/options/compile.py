@@ -42,10 +42,14 @@ class CompileOptions(XlaFlags):
     xla_gpu_experimental_pack_dot_operands_along_k_dimension: bool = flag(
         True, "Let products read operands of 4-bit and narrower elements along the contracting dimensions."
     )
+    block_level_fusions: bool = flag(
+        False,
+        "Make block-level fusions, which XLA gives to Triton by default: matrix products with what surrounds them, and rows of "
+        "softmaxes and normalisations. Not complete yet.",
+    )
     xla_allow_excess_precision: bool = flag(
         True, "Omit conversions of floats to a narrower type and back, as XLA does. false: round wherever the module converts."
     )
-    block_level_fusions: bool = flag(False, "Make block-level fusions (Triton in XLA), as XLA does by default. Not complete yet.")
     run_test_hlo_passes: bool = flag(
         True, "Run the HLO passes. false: the input is already optimised, so run only the required rows."
     )

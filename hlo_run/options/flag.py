@@ -44,7 +44,7 @@ class FlagRecord:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def flag_record(kind: _KindT) -> _KindT:
-    """Make a class of flags a dataclass whose methods are those of `FlagRecord`."""
+    """Make a class of flags a dataclass with the methods of `FlagRecord`."""
     return dataclass(init=False, repr=False, eq=False)(kind)
 
 

@@ -25,6 +25,23 @@ class XlaFlags(CollectiveFlags):
     xla_gpu_gemm_rewrite_size_threshold: int = flag(
         100, "Emit kernels for matrix products with fewer than N elements in the operands' dimensions, instead of cuBLAS.", "N"
     )
+    xla_gpu_enable_triton_gemm: bool = flag(
+        True, "With --block_level_fusions: make fusions of matrix products. false: call cuBLAS."
+    )
+    xla_gpu_override_gemm_autotuner: str = flag(
+        "",
+        "config-assigner: the tile of products in block-level fusions: block_m:64,block_n:32,block_k:32,num_stages:1,num_warps:4",
+        "TILE",
+    )
+    xla_gpu_gemm_autotuner_override_file: str = flag(
+        "", "config-assigner: take the tile from the first config { .. } of this text proto.", "FILE"
+    )
+    xla_gpu_experimental_force_split_k: int = flag(
+        0, "splitk-rewriter: divide each contracting dimension into N parts (0: by the cost model; 1: do not).", "N", least=0
+    )
+    xla_gpu_experimental_enable_subchannel_dequantisation_fusion: bool = flag(
+        False, "triton-gemm-rewriter: let a product take multiplications of operands that it reads once."
+    )
     xla_reduce_window_rewrite_base_length: int = flag(
         16, "reduce-window-rewriter: split running reductions into blocks of N elements (0: do not).", "N", least=0
     )

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from math import prod
 
+# Before all of xDSL's dialects, whose definitions are then made when they are used.
+from hlo_run.dialects.types import is_complex, is_tensor
+
+# isort: split
 from msgspec import Struct
 from xdsl.dialects.builtin import FixedBitwidthType
 from xdsl.ir import Attribute
@@ -21,7 +25,6 @@ from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.fusion_analysis import FusionAnalysis
 from hlo_run.codegen.emitters.emit import EmittedKernel, EntryArgument, emit_kernel
 from hlo_run.columns import aligned
-from hlo_run.dialects.types import is_complex, is_tensor
 from hlo_run.dialects.xla_gpu import AllocateSharedOp
 from hlo_run.errors import Unsupported
 from hlo_run.hlo.graph import HloInstruction, HloModule

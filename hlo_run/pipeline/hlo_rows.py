@@ -50,6 +50,7 @@ BEFORE_OPTIMIZATION: tuple[HloGroup, ...] = (
         (
             # Ours: XLA:GPU's passes handle buffers.
             HloRow("buffer-remover", _pass("layout.buffer_remover"), required=True),
+            HloRow("composite-rewriter", _pass("dots.composite_rewriter"), for_opcodes=("call",)),
             HloRow("flatten-call-graph", _pass("control_flow.calls.flatten_call_graph")),
             HloRow("call-inliner", _pass("control_flow.calls.call_inliner", early=True), for_opcodes=("call",)),
             HloRow("zero_sized_hlo_elimination", _pass("simplifiers.zero_sized_hlo_elimination")),

@@ -22,8 +22,6 @@ from hlo_run.codegen.llvm.emit_ptx import CompiledPtx
 from hlo_run.codegen.llvm.nvptx import limit_passes
 from hlo_run.codegen.llvm.print import llvm_ir_text
 from hlo_run.codegen.llvm.together import compile_together, join_kernels
-from hlo_run.dialects.parse import parse_module
-from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError, InternalError, ParseError, Where
 from hlo_run.garbage_collection import paused_collection
 from hlo_run.options.show import ShowOptions
@@ -166,6 +164,8 @@ def outlined_module(ctx: PassContext, name: str, module: ModuleOp) -> None:
 def _compile_dump(ctx: PassContext, given: KernelIr) -> Kernel:
     if given.row not in (EMIT_KERNELS, *(row.name for row in KERNEL_PIPELINE)):
         raise ParseError(f"the kernel pass table has no row '{given.row}'", Where(given.file, 1, 1), hint="see --list_passes")
+    from hlo_run.dialects.parse import parse_module  # imports xDSL's parser, which most kernels do not need
+
     module = parse_module(given.text, given.file)
     emitted = EmittedKernel(module, given.launch, given.unroll_factor, kind="", vector_size=0)
     run = _kernel_run(ctx, given.kernel)
@@ -180,6 +180,8 @@ def _kernel_run(ctx: PassContext, kernel: str) -> KernelRun:
 
 def _kernel_text(show: ShowOptions, module: ModuleOp, row: str, kind: str) -> str:
     """Return the text of a kernel of the emitter `kind` after a row."""
+    from hlo_run.dialects.printer import print_module  # imports the printer, which most compilations do not need
+
     if show.print_ir_generic or not show.xla_dump_enable_mlir_pretty_form:
         return print_module(module, generic=True, print_locations=show.print_locations)
     if show.print_ir_as_xla:

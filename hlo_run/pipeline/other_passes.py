@@ -39,7 +39,6 @@ OTHER_PASSES: Group[PassContext, HloPass] = Group(
         _row("hlo-descheduler", "scheduling.descheduler"),
         _row("hlo-module-dce", "control_flow.hlo_module_dce"),
         _row("instruction-hoister", "scheduling.instruction_hoister"),
-        _row("propagate-call-metadata", "control_flow.calls.propagate_call_metadata"),
         _row("root-instruction-sinker", "scheduling.root_instruction_sinker"),
         _row("scan_loop_accumulator_input_unification", "memory.scan_loop_accumulator_input_unification"),
         _row("scan-rewriter", "scans.scan_rewriter"),

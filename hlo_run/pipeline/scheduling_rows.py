@@ -19,6 +19,10 @@ def _overlaps_launches(c: PassContext) -> bool:
 
 SCHEDULING: tuple[HloGroup, ...] = (
     HloGroup(
+        "propagate-call-metadata",
+        (HloRow("propagate-call-metadata", _pass("control_flow.calls.propagate_call_metadata"), for_opcodes=("call",)),),
+    ),
+    HloGroup(
         "pre-scheduling-copy-insertion",
         (
             HloRow("dce", _pass("simplifiers.dce")),

@@ -7,6 +7,7 @@ table). In a flag, the name of a pass means all its rows in both tables. A pipel
 
 from __future__ import annotations
 
+from hlo_run.analysis.block_level.support import supports
 from hlo_run.hlo.opcodes.traits import ASYNC_START, COLLECTIVE
 from hlo_run.pass_support.hlo_pass import HloPass, PassContext
 from hlo_run.pipeline.collective_rows import (
@@ -52,6 +53,10 @@ def _pad_for_gemms(element_type: str, multiple: int, since_sm: int = 0) -> HloRo
 
 def _has_streams(c: PassContext) -> bool:
     return c.options.xla_gpu_multi_streamed_windowed_einsum
+
+
+def _fuses_dots(c: PassContext) -> bool:
+    return c.options.block_level_fusions and c.options.xla_gpu_enable_triton_gemm and supports(c.target)
 
 
 def _simplifiers_of_loops(c: PassContext) -> tuple[HloPass, ...]:
@@ -305,12 +310,21 @@ _HLO_PASSES: tuple[HloGroup, ...] = (
             HloRow("reduce-decomposer", _pass("reductions.reduce_decomposer"), for_opcodes=("reduce",)),
             HloRow("algorithm-checker", _pass("dots.algorithm_checker"), for_opcodes=("dot",)),
             HloRow("dot_normalizer", _pass("dots.dot_normalizer"), for_opcodes=("dot",)),
+            HloRow("dot_dimension_normalizer", _pass("dots.dot_dimension_normalizer"), for_opcodes=("dot",), when=_fuses_dots),
+            HloRow("gemv-rewriter", _pass("dots.gemv_rewriter"), for_opcodes=("dot",), when=_fuses_dots),
+            HloRow("splitk-rewriter", _pass("dots.block_level.splitk_rewriter"), for_opcodes=("dot",), when=_fuses_dots),
+            HloRow(
+                "triton-gemm-rewriter", _pass("dots.block_level.triton_gemm_rewriter"), for_opcodes=("dot",), when=_fuses_dots
+            ),
+            HloRow(
+                "gemm-fusion-swap-operands", _pass("dots.gemm_fusion_swap_operands"), for_opcodes=("fusion",), when=_fuses_dots
+            ),
             _pad_for_gemms("s8", 4),
             _pad_for_gemms("f16", 8),
             _pad_for_gemms("bf16", 8, since_sm=80),
             HloRow("constant_folding", _pass("simplifiers.constant_folding")),
             HloRow("dot-algorithm-rewriter", _pass("dots.dot_algorithm_rewriter"), for_opcodes=("dot",)),
-            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter")),
+            HloRow("cublas-gemm-rewriter", _pass("dots.gemm.cublas_gemm_rewriter"), for_opcodes=("dot", "custom-call")),
             HloRow("cublas-gemm-broadcast-folding-rewriter", _FOLD_BROADCASTS, for_opcodes=("custom-call",)),
             HloRow("reshape-decomposer", _pass("layout.reshape_decomposer"), for_opcodes=("reshape",)),
             HloRow("layout_normalization", _pass("layout.layout_normalization")),
@@ -495,7 +509,10 @@ _BACKEND_PASSES: tuple[HloGroup, ...] = (
     ),
     HloGroup(
         "config-assigner",
-        (HloRow("config-assigner", _pass("library.config_assigner"), for_opcodes=("custom-call",)),),
+        (
+            HloRow("config-assigner", _pass("library.config_assigner"), for_opcodes=("custom-call", "fusion")),
+            HloRow("convert_triton_gemm_config", _pass("dots.block_level.convert_triton_gemm_config"), for_opcodes=("fusion",)),
+        ),
     ),
     *SCHEDULING,
 )
@@ -507,7 +524,7 @@ HLO_PIPELINE = PIPELINE[: 1 + next(n for n, each in enumerate(PIPELINE) if each.
 
 
 def pipeline_until(last: str) -> tuple[HloGroup, ...]:
-    """Return the groups up to that of this name, with which XLA ends if a flag says so."""
+    """Return the groups up to the group of this name, with which XLA ends if a flag says so."""
     return PIPELINE[: 1 + next(number for number, group in enumerate(PIPELINE) if group.name == last)]
 
 

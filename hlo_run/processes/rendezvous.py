@@ -1,4 +1,4 @@
-"""Lets processes find each other: all call process 0, which tells them where the others listen; each calls the ones before it.
+"""Lets processes find each other: all call process 0, which tells where the others listen; each calls the processes before it.
 
     caller: Greeting | listener: Challenge | caller: Hello | process 0, once all are there: Welcome
 

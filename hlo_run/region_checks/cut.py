@@ -18,7 +18,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.isolate import isolate_values
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.opcodes.traits import COMMUTATIVE, NO_CODE
-from hlo_run.region_checks.effects import reason_against_all
+from hlo_run.region_checks.effects import OF_DEVICES, called_instructions, reason_against_all
 from hlo_run.region_checks.numbering import Numbering, Numbers, shape_key
 from hlo_run.walks import walk
 
@@ -74,9 +74,21 @@ class Region(Struct, frozen=True):
         return list(dict.fromkeys((*self.old.inputs, *self.new.inputs)))
 
     def modules(self, name: str) -> tuple[HloModule, HloModule]:
-        """Return the two sides as modules with the same parameters."""
+        """Return the two sides as modules with the same parameters, for as many devices as the whole module if need be."""
         one, two = self._sides()
-        return isolate_values([one], self._given(), name), isolate_values([two], self._given(), name)
+        modules = isolate_values([one], self._given(), name), isolate_values([two], self._given(), name)
+        whole = self.claims[0].new.parent
+        if whole is not None and whole.module is not None and self.needs_devices:
+            counts = {key: value for key, value in whole.module.attrs.items() if key in ("replica_count", "num_partitions")}
+            for module in modules:
+                module.attrs.update(counts)
+        return modules
+
+    @property
+    def needs_devices(self) -> bool:
+        """True if a side has collectives or reads the number of its device."""
+        inside = walk((*self.old.inside, *self.new.inside), called_instructions)
+        return any(instruction.opcode in OF_DEVICES for instruction in inside)
 
     def both(self, name: str) -> HloModule:
         """Return one module that computes both sides from the same parameters."""
@@ -341,7 +353,7 @@ class Cutter:
         return grown
 
     def _dependent(self, wanted: Collection[int]) -> set[int]:
-        """Return the numbers of all values that are computed from the wanted ones; those of effects count as independent."""
+        """Return the numbers of all values that are computed from the wanted ones; results of effects count as independent."""
         found: set[int] = set()
         for computation, numbers in zip((self.old, self.new), self._numbers, strict=True):
             for instruction in computation.post_order():

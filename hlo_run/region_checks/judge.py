@@ -19,15 +19,18 @@ from hlo_run.hlo.values.dtype import DType
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.records import replace
 from hlo_run.reference.arguments.fake_arguments import Draw, make_fake_arguments
+from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.reference.evaluate.evaluate import Reference
 from hlo_run.reference.evaluate.loop_limit import loops_end_within
 from hlo_run.reference.evaluate.perturbed import rounding, smallest_step
+from hlo_run.reference.random import RandomEngine
 from hlo_run.reference.values import Array, Value, as_array, quiet, widen
 
 # Signed numbers, positive ones, of which logarithms and roots exist, and few whole ones, which are often equal.
 _SIGNED, _POSITIVE = Draw(floats=(-2.0, 2.0), integers=(-8, 40)), Draw(floats=(0.1, 2.0), integers=(0, 40))
 _WHOLE = Draw(floats=(-2.0, 3.0), whole=True, integers=(-2, 3))
 _SEED = 20240611
+ONE_DEVICE = DeviceGrid()
 # A region with so few results is evaluated on so many operands.
 _FEW_ELEMENTS, _DRAWS_OF_FEW = 64, 9
 _SAMPLES = 2
@@ -81,31 +84,42 @@ class Verdict(Struct, frozen=True):
     values: tuple[Value, ...] = ()
 
 
-def judge(old: HloModule, new: HloModule, both: HloModule) -> Verdict:
-    """Compare two modules with the same parameters. `both` computes their results together, and constrains the operands."""
+def judge(old: HloModule, new: HloModule, both: HloModule, grid: DeviceGrid = ONE_DEVICE) -> Verdict:
+    """Compare two modules with the same parameters. `both` computes their results together, and constrains the operands.
+
+    All devices of the grid run them, each on separate operands. A region may rely on an operand that all devices share, so both
+    sides also have to differ on equal operands.
+    """
     try:
-        return _judge(old, new, both)
+        return _judge(old, new, both, grid)
     except (Unsupported, DeviceError) as error:
         return Verdict(Kind.NOT_JUDGED, error.message)
     except MemoryError:
         return Verdict(Kind.NOT_JUDGED, "no memory")
 
 
-def _judge(old: HloModule, new: HloModule, both: HloModule) -> Verdict:
+def _judge(old: HloModule, new: HloModule, both: HloModule, grid: DeviceGrid) -> Verdict:
+    shape = grid.result_shape(old)
     sides = Reference(old), Reference(new)
     tells: list[bool] = []
     by_rounding = False
     for number, draw in enumerate(_draws(old, new)):
         if draw is _POSITIVE and number == 1 and all(tells):
             continue
-        values = _operands(old, both, draw, _SEED + number)
-        results = [_run(side, values) for side in sides]
-        told = _tells(results[0], old.entry.root.shape)
+        values = _operands(old, both, draw, _SEED + number, grid)
+        results = [_run(side, values, grid) for side in sides]
+        told = _tells(results[0], shape)
         tells = [one or two for one, two in zip(tells, told, strict=True)] if tells else told
-        first, needs_samples = _difference(old, new, values, results, only_finite=draw is _WHOLE)
+        first, needs_samples = _difference(old, new, values, results, grid, only_finite=draw is _WHOLE)
+        if first is not None and grid.size > 1:
+            values = [*grid.split(values)[0]] * grid.size
+            results = [_run(side, values, grid) for side in sides]
+            first, _ = _difference(old, new, values, results, grid, only_finite=draw is _WHOLE)
+            if first is None:
+                return Verdict(Kind.NOT_JUDGED, "operands that all devices may share")
         if first is not None:
             return Verdict(Kind.DIFFERS, first=first, values=tuple(values))
-        by_rounding |= needs_samples or _is_lost(results[0], old.entry.root.shape)
+        by_rounding |= needs_samples or _is_lost(results[0], shape)
     if by_rounding:
         return Verdict(Kind.ROUNDED)
     return Verdict(Kind.AGREES if all(tells) else Kind.BLANK)
@@ -124,16 +138,19 @@ def _draws(old: HloModule, new: HloModule) -> Sequence[Draw]:
     return (_SIGNED, _POSITIVE, _WHOLE) if compares else (_SIGNED, _POSITIVE)
 
 
-def _operands(old: HloModule, both: HloModule, draw: Draw, seed: int) -> list[Value]:
+def _operands(old: HloModule, both: HloModule, draw: Draw, seed: int, grid: DeviceGrid) -> list[Value]:
+    """Return the operands of all devices, one device after another."""
+    engine = RandomEngine(seed)
     try:
-        return make_fake_arguments(both, seed, draw=draw)
+        return [value for _ in range(grid.size) for value in make_fake_arguments(both, engine, draw=draw)]
     except Unsupported:
-        return make_fake_arguments(old, seed, draw=draw)
+        engine = RandomEngine(seed)
+        return [value for _ in range(grid.size) for value in make_fake_arguments(old, engine, draw=draw)]
 
 
-def _run(reference: Reference, values: Sequence[Value]) -> Value:
+def _run(reference: Reference, values: Sequence[Value], grid: DeviceGrid) -> Value:
     with loops_end_within(_SECONDS):
-        return reference.run([values])[0]
+        return grid.join(reference.run(grid.split(values), grid.replicas, grid.partitions))
 
 
 def _flat(value: Value, shape: Shape) -> Iterator[tuple[Shape, Array]]:
@@ -163,13 +180,13 @@ def _is_lost(value: Value, shape: Shape) -> bool:
 
 
 def _difference(
-    old: HloModule, new: HloModule, values: Sequence[Value], results: Sequence[Value], only_finite: bool
+    old: HloModule, new: HloModule, values: Sequence[Value], results: Sequence[Value], grid: DeviceGrid, only_finite: bool
 ) -> tuple[First | None, bool]:
     """Return the first element in which the results differ by more than rounding, and whether random roundings decided.
 
     With `only_finite`, others do not count.
     """
-    shape = old.entry.root.shape
+    shape = grid.result_shape(old)
     leaves = [leaf for leaf, _ in _flat(results[0], shape)]
     pairs = list(zip(*([array for _, array in _flat(result, shape)] for result in results), strict=True))
     needs_samples = False
@@ -180,15 +197,15 @@ def _difference(
             finite = [_is_finite(leaf.dtype, *pair) for leaf, pair in zip(leaves, pairs, strict=True)]
             masks = [mask & one for mask, one in zip(masks, finite, strict=True)]
         if any(mask.any() for mask in masks) and (_has_floats(old) or _has_floats(new)):
-            masks, needs_samples = _in_float64((old, new), values, leaves, pairs, masks)
+            masks, needs_samples = _in_float64((old, new), values, leaves, pairs, masks, grid)
     first: First | None = None
     outputs: list[int] = []
     for number, (mask, (one, two)) in enumerate(zip(masks, pairs, strict=True)):
         if mask.any():
-            outputs.append(number)
+            outputs.append(number % (len(masks) // grid.size))
             index = tuple(int(i) for i in np.argwhere(mask)[0])
             first = first or First((), index, one[index], two[index], int(np.count_nonzero(mask)), mask.size)
-    return (replace(first, outputs=tuple(outputs)) if first is not None else None), needs_samples
+    return (replace(first, outputs=tuple(dict.fromkeys(outputs))) if first is not None else None), needs_samples
 
 
 def _is_finite(dtype: DType, one: Array, two: Array) -> Array:
@@ -224,15 +241,16 @@ def _in_float64(
     leaves: Sequence[Shape],
     pairs: Sequence[tuple[Array, Array]],
     masks: Sequence[Array],
+    grid: DeviceGrid,
 ) -> tuple[list[Array], bool]:
     """Return which elements differ by more than rounding: of precise values, or if these differ, by samples too (True)."""
-    shape = modules[0].entry.root.shape
+    shape = grid.result_shape(modules[0])
 
     def of_leaf(value: Value, number: int) -> Array:
         return list(_flat(value, shape))[number][1]
 
     try:
-        precise = [_run(Reference(module, "f64"), values) for module in modules]
+        precise = [_run(Reference(module, "f64"), values, grid) for module in modules]
         found = list(masks)
         for number, leaf in enumerate(leaves):
             if found[number].any():
@@ -240,7 +258,7 @@ def _in_float64(
                 found[number] = found[number] & _apart(leaf.dtype, *exact)
         if not any(mask.any() for mask in found):
             return found, False
-        samples = [[_run(Reference(module, "f64", seed), values) for seed in range(_SAMPLES)] for module in modules]
+        samples = [[_run(Reference(module, "f64", seed), values, grid) for seed in range(_SAMPLES)] for module in modules]
     except (HloRunError, MemoryError):
         return [mask & _roughly(leaf.dtype, *pair) for leaf, pair, mask in zip(leaves, pairs, masks, strict=True)], True
     for number, leaf in enumerate(leaves):

@@ -8,11 +8,12 @@ from msgspec import Struct, field
 
 from hlo_run.analysis.open_reduction import reason_of_reduction
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.reference.evaluate.devices import DeviceGrid, is_unpartitioned
 from hlo_run.reference.evaluate.plan import callees_first
 from hlo_run.reference.values import Value
 from hlo_run.region_checks.cut import Cutter, Region
 from hlo_run.region_checks.effects import reason_against_all
-from hlo_run.region_checks.judge import Kind, Verdict, judge
+from hlo_run.region_checks.judge import ONE_DEVICE, Kind, Verdict, judge
 from hlo_run.region_checks.numbering import Numbering, Table, shape_key
 
 # A region that differs is judged again with what its inputs are computed from, in so many steps. Far from the region, other
@@ -21,6 +22,7 @@ _MORE = 3
 # So often it is judged with more of what is computed from its results.
 _MOST_ROUNDS = 4
 _MOST_INSTRUCTIONS = 3000
+_MOST_DEVICES = 8
 
 
 class Snapshot(Struct, frozen=True):
@@ -75,15 +77,22 @@ class RowReport(Struct):
 
 
 class RowJudge:
-    """Judges rows of one compilation. A region that was judged once is not judged again."""
+    """Judges rows of one compilation. A region that was judged once is not judged again.
 
-    def __init__(self) -> None:
+    Regions with collectives are judged on the devices of `grid`, unless these are many or the module is not partitioned yet.
+    """
+
+    def __init__(self, grid: DeviceGrid = ONE_DEVICE) -> None:
+        self._grid = grid if grid.size <= _MOST_DEVICES else ONE_DEVICE
+        self._devices = ONE_DEVICE  # those of the row that is judged now
         self._table = Table()
         self._judged: dict[tuple[int, int], Verdict] = {}
         self.counts = dict.fromkeys(Kind, 0)
 
     def report(self, before: Snapshot, after: Snapshot) -> RowReport:
         """Judge the rewrites between two states of a module."""
+        is_partitioned = not is_unpartitioned(before.module) and not is_unpartitioned(after.module)
+        self._devices = self._grid if is_partitioned else ONE_DEVICE
         row = _Row(self, before, after)
         row.judge()
         return row.report
@@ -92,7 +101,7 @@ class RowJudge:
         """Return the verdict on a region without more of its inputs."""
         for side in (region.old, region.new):
             for instruction in side.inside:
-                if reason := reason_against_all(instruction):
+                if reason := self.reason_against(instruction):
                     return Verdict(Kind.NOT_JUDGED, reason)
         if any(shape_key(claim.old.shape) != shape_key(claim.new.shape) for claim in region.claims):
             return Verdict(Kind.NOT_JUDGED, "another shape")
@@ -101,8 +110,12 @@ class RowJudge:
         if key[0] == key[1]:
             return Verdict(Kind.AGREES)
         if key not in self._judged:
-            self._judged[key] = _judge(region, old, new)
+            self._judged[key] = _judge(region, old, new, self._devices if region.needs_devices else ONE_DEVICE)
         return self._judged[key]
+
+    def reason_against(self, instruction: HloInstruction) -> str:
+        """Return why an instruction or one that it calls cannot be evaluated in this row, or nothing."""
+        return reason_against_all(instruction, self._devices.size > 1)
 
     def numbering(self, snapshot: Snapshot) -> Numbering:
         """Return the numbers of a module's values."""
@@ -112,9 +125,9 @@ class RowJudge:
         return Numbering(self._table, module, {}).computation(module.entry)
 
 
-def _judge(region: Region, old: HloModule, new: HloModule) -> Verdict:
+def _judge(region: Region, old: HloModule, new: HloModule, grid: DeviceGrid) -> Verdict:
     """Compare both sides of a region. They may differ in what HLO leaves open."""
-    verdict = judge(old, new, region.both("region"))
+    verdict = judge(old, new, region.both("region"), grid)
     if verdict.kind is not Kind.DIFFERS:
         return verdict
     reasons = (reason for instruction in old.instructions if (reason := reason_of_reduction(instruction)))
@@ -223,7 +236,7 @@ class _Row:
         changed = region.new.work or region.old.work
         self.report.changed += len(changed)
         if verdict.kind is Kind.NOT_JUDGED:
-            reasons = {instruction: reason_against_all(instruction) or verdict.reason for instruction in changed}
+            reasons = {instruction: self._judge.reason_against(instruction) or verdict.reason for instruction in changed}
             self.report.not_judged.append(NotJudged(region, reasons))
 
     def _in_context(self, cutter: Cutter, region: Region, first: Verdict) -> Verdict:

@@ -55,16 +55,27 @@ def _sorts_in_place(sort: HloInstruction) -> bool:
     read = [operand for operand in sort.operands if operand.opcode == "parameter"]
     if len(set(read)) != len(read) or any(operand.opcode not in ("parameter", "iota") for operand in sort.operands):
         return False
-    shapes = [leaf for _, leaf in sort.shape.leaves()]
-    return all(operand.shape == shape for operand, shape in zip(sort.operands, shapes, strict=True))
+    return _keeps_shapes(sort)
 
 
 def _sort(context: ThunkContext, sort: HloInstruction) -> list[Thunk]:
-    read = [context.buffers.slice(operand) for operand in dict.fromkeys(sort.operands)]
-    written = [context.buffers.slice(sort, index) for index, _ in sort.shape.leaves()]
+    """Return the copies of operands into the results, as in XLA, then the kernels, which sort in place.
+
+    Kernels of a sort that has an operand twice or another layout than its operands read the operands.
+    """
+    operands, results = [context.array(operand) for operand in sort.operands], _results(context, sort)
     fusion = fusion_of_entry(isolate_instruction(sort), sort.name, "kCustom")
-    operands = [context.array(operand) for operand in sort.operands]
-    return _launches(context, sort.name, fusion, sort, kernel_arguments(read, written), operands, _results(context, sort))
+    written = [result.slice for result in results]
+    if len(set(sort.operands)) < len(operands) or not _keeps_shapes(sort):
+        read = [context.buffers.slice(operand) for operand in dict.fromkeys(sort.operands)]
+        return _launches(context, sort.name, fusion, sort, kernel_arguments(read, written), operands, results)
+    pairs = zip(operands, results, strict=True)
+    copies = [CopyThunk(sort.name, given.slice, result.slice) for given, result in pairs if given.slice != result.slice]
+    return [*copies, *_launches(context, sort.name, fusion, sort, kernel_arguments(written, written), results, results)]
+
+
+def _keeps_shapes(sort: HloInstruction) -> bool:
+    return [operand.shape for operand in sort.operands] == [leaf for _, leaf in sort.shape.leaves()]
 
 
 def _operand(context: ThunkContext, fusion: HloInstruction, operand: HloInstruction) -> ArraySpec | CountingOperand | None:

@@ -37,7 +37,7 @@ def command(console: Console, file: str, output: str, form: str) -> None:
 
 
 def write_module(console: Console, module: HloModule, output: str, form: str) -> None:
-    """Write a module to the file `output`, or to stdout if it is empty, in the format `form` or the one of the file's ending."""
+    """Write a module to the file `output`, by default to stdout, in the format `form`, by default that of the file's ending."""
     form = form or _format_of(output)
     if form == "pb" and not output:
         raise UsageError("a proto is not text", hint="--output=FILE.pb")

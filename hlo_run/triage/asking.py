@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """A sentence that names a culprit, the command with it, the one without it, and the lines that changed."""
+    """A sentence that names a culprit, the command with it, the command without it, and the lines that changed."""
 
     sentence: str
     with_it: str

@@ -12,6 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+# Before all of xDSL's dialects, whose definitions are then made when they are used.
+from hlo_run.dialects.parse import parse_module
+
+# isort: split
 from msgspec import Struct, field
 from xdsl.dialects import arith, func, scf
 from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr, IntegerType, ModuleOp
@@ -23,7 +27,6 @@ from xdsl.utils.exceptions import DiagnosticException, VerifyException
 from xdsl.utils.hints import isa
 
 from hlo_run.containment.progress import Progress
-from hlo_run.dialects.parse import parse_module
 from hlo_run.dialects.printer import print_module
 from hlo_run.errors import HloRunError
 from hlo_run.triage.reduce import Predicate

@@ -41,13 +41,16 @@ class _Options:
 
 
 def rewrite(text: str, where: str) -> str:
-    """Return the module's text with plain classes instead of structs. Raises NotCompilable."""
+    """Return the module's text with plain classes instead of structs, and its docstring as a value. Raises NotCompilable."""
     text = _without_starred_membership(text, where)
     tree = ast.parse(text, where)
     lines = text.split("\n")
+    # mypyc drops docstrings; `--list_passes` prints their first lines.
+    doc = ast.get_docstring(tree, clean=False)
+    added = [] if doc is None else [f"__doc__ = {doc!r}"]
     records = [node for node in tree.body if isinstance(node, ast.ClassDef) and _is_struct(node)]
     if not records:
-        return text
+        return "\n".join([*lines, *added, ""])
     # From the last class to the first: what is added after a class does not move the lines of those before it.
     for record in reversed(records):
         _rewrite_class(record, lines, where)
@@ -55,8 +58,8 @@ def rewrite(text: str, where: str) -> str:
     lines[first.lineno - 1] += f"; from {BASE} import NativeRecord as _NativeRecord; from typing import Any as _Any"
     for record in records:
         fields = {f.name: f.type for f in _fields(record, where)}
-        lines += [f"{record.name}.__struct_types__ = {fields!r}", f"{record.name}.__struct_fields__ = {tuple(fields)!r}"]
-    return "\n".join([*lines, ""])
+        added += [f"{record.name}.__struct_types__ = {fields!r}", f"{record.name}.__struct_fields__ = {tuple(fields)!r}"]
+    return "\n".join([*lines, *added, ""])
 
 
 def _without_starred_membership(text: str, where: str) -> str:

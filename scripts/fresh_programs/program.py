@@ -1,4 +1,4 @@
-"""What the programs share: how a program is declared, and the usual steps of training."""
+"""Helpers shared by the programs: the declaration of a program, and the usual steps of training."""
 
 from __future__ import annotations
 

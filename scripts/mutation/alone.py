@@ -1,7 +1,8 @@
 """Runs one kernel on random operands of its own, with and without a fault, and compares the results exactly.
 
 The judgement shares nothing with a run's comparison: results are equal if all their numbers are equal; NaN equals NaN, and -0
-equals 0.
+equals 0. Floats are also equal if each is the other's neighbour in its type, since the last place of a function or a sum has no
+one right value. Initial values of reductions are the identities that HLO demands: with others, every kernel is wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from hlo_run.backends.host.stepper import Stepper
 from hlo_run.errors import HloRunError
 from hlo_run.hlo.feeds import NO_FEEDS
 from hlo_run.hlo.graph import HloModule
+from hlo_run.hlo.isolate import isolate_instruction
 from hlo_run.hlo.values.dtype import DTYPES
 from hlo_run.records import replace
+from hlo_run.reference.arguments.constraints import constraints_of
 from hlo_run.runtime.buffers import BufferAssignment
 
 SECONDS = 10.0
@@ -40,7 +43,7 @@ Bytes = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Change:
-    """What a fault does to a kernel's results: the largest difference, in units of the last place of the largest result.
+    """The effect of a fault on a kernel's results: the largest difference, in units of the last place of the largest result.
 
     0: it is equivalent on all operands tried. `error` is what ends the kernel.
     """
@@ -52,8 +55,16 @@ class Change:
 class Alone:
     """The launch of one kernel, with its own memory."""
 
-    def __init__(self, executable: Executable, thunk: KernelThunk, types: Mapping[BufferSlice, str], seed: int) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        thunk: KernelThunk,
+        types: Mapping[BufferSlice, str],
+        seed: int,
+        identities: Mapping[BufferSlice, int],
+    ) -> None:
         self._executable, self._thunk, self._types, self._seed = executable, thunk, types, seed
+        self._identities = identities  # the initial values of reductions
         self._known: dict[int, list[Bytes] | None] = {}
 
     def change(self, kernel: Kernel) -> Change:
@@ -99,9 +110,11 @@ class Alone:
             piece = argument.slice
             if piece.allocation not in constants:
                 memory = stepper.allocation(piece.allocation)
-                memory[piece.offset_bytes : piece.offset_bytes + piece.size_bytes] = operand(
-                    random, self._types.get(piece, "f32"), piece.size_bytes, draw
-                )
+                dtype = self._types.get(piece, "f32")
+                values = operand(random, dtype, piece.size_bytes, draw)
+                if piece in self._identities:
+                    values = np.full(1, self._identities[piece]).astype(DTYPES[dtype].numpy).view(np.uint8)
+                memory[piece.offset_bytes : piece.offset_bytes + values.size] = values
         stepper.run(stepper.steps)
         written = [argument.slice for argument in self._thunk.arguments if argument.written]
         return [stepper.allocation(p.allocation)[p.offset_bytes : p.offset_bytes + p.size_bytes].copy() for p in written]
@@ -129,7 +142,10 @@ def operand(random: np.random.Generator, dtype: str, size_bytes: int, draw: int)
 
 
 def difference(dtype: str, one: Bytes, two: Bytes) -> float:
-    """Return the largest difference in units of the last place of the largest finite number; infinite if it has no size."""
+    """Return the largest difference in units of the last place of the largest finite number; infinite if it has no size.
+
+    0 if each number equals the other one or is its neighbour.
+    """
     record = DTYPES[dtype]
     if one.tobytes() == two.tobytes():
         return 0.0
@@ -148,7 +164,23 @@ def difference(dtype: str, one: Bytes, two: Bytes) -> float:
         largest = float(np.abs(a[np.isfinite(a)]).max())
     units = {"f32": 2.0**-23, "c64": 2.0**-23, "f64": 2.0**-52, "c128": 2.0**-52, "f16": 2.0**-10, "bf16": 2.0**-7}
     unit = units.get(dtype, 0.25)
-    return float(np.abs(a - b).max()) / (largest * unit) if largest else math.inf
+    off = np.abs(a[differs] - b[differs])
+    sizes = np.maximum(np.abs(a[differs]), np.abs(b[differs]))
+    if dtype in units and record.is_float and bool((off <= unit * np.exp2(np.ceil(np.log2(sizes)) - 1)).all()):
+        return 0.0
+    return float(off.max()) / (largest * unit) if largest else math.inf
+
+
+def identities_of(module: HloModule, buffers: BufferAssignment, thunk: KernelThunk) -> dict[BufferSlice, int]:
+    """Return the slices of a kernel that hold the initial value of a reduction, with the value that HLO demands."""
+    found: dict[BufferSlice, int] = {}
+    for instruction in [i for i in module.instructions if i.name == thunk.name]:
+        alone = isolate_instruction(instruction)
+        for operand, parameter in zip(dict.fromkeys(instruction.operands), alone.entry.parameters, strict=True):
+            identity = constraints_of(parameter).identity
+            if identity is not None:
+                found.update((spec.slice, identity) for spec in _specs(buffers, operand))
+    return found
 
 
 def types_of(module: HloModule, buffers: BufferAssignment, thunk: KernelThunk) -> dict[BufferSlice, str]:

@@ -31,7 +31,7 @@ from hlo_run.pipeline.compile import compile_module, planned_buffers
 from hlo_run.records import replace
 from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.target import preset
-from mutation.alone import ROUNDINGS_OF_MODULE, Alone, Bytes, difference, types_of
+from mutation.alone import ROUNDINGS_OF_MODULE, Alone, Bytes, difference, identities_of, types_of
 from mutation.faults import KINDS, Fault, faults
 from mutation.stores import Array
 
@@ -46,7 +46,7 @@ _OTHER_SEEDS = (1001, 1002)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one fault of one kernel.
+    """The outcome of one fault of one kernel.
 
     `lines` are the lines of the verdict that found it. `units` is how much the kernel's result changes alone, as in `Change`,
     `of_result` how much the module's result changes on other arguments, if its comparison missed the fault. `ptx` is that of a
@@ -104,7 +104,8 @@ class Subject:
             Array(number, argument.slice.size_bytes, types.get(argument.slice, ""), argument.written)
             for number, argument in enumerate(thunk.arguments)
         ]
-        return Alone(self.executable, thunk, types, seed), arrays
+        identities = identities_of(self.optimized, self._buffers, thunk)
+        return Alone(self.executable, thunk, types, seed, identities), arrays
 
     def verdict(self, kernel: str = "", ptx: str = "") -> tuple[str, str, str]:
         """Return what the default command says, the lines that say so, and its message, with the PTX of a kernel replaced.

@@ -1,4 +1,4 @@
-"""Which reshapes move no byte: against the offsets of all elements, for all layouts of small shapes."""
+"""Reshapes that move no byte, against the offsets of all elements, for all layouts of small shapes."""
 
 from __future__ import annotations
 

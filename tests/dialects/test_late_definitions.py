@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,10 @@ from xdsl.irdl import IRDLOperation, operand_def, prop_def, result_def, traits_d
 from xdsl.traits import Commutative, NoTerminator, Pure
 from xdsl.utils.exceptions import PyRDLOpDefinitionError
 
+import hlo_run
 from hlo_run.dialects.all_dialects import DIALECTS
+
+_PACKAGE = Path(hlo_run.__file__).parent
 
 
 def test_every_definition_of_the_dialects_can_be_made() -> None:
@@ -90,3 +95,17 @@ print(vars(UnrealizedConversionCastOp)["get_irdl_definition"].__func__.__module_
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, encoding="utf-8", check=False)
     assert done.stdout.strip() == "hlo_run.dialects.late_definitions", done.stderr
+
+
+def test_no_module_imports_a_dialect_of_xdsl_before_ours() -> None:
+    early: list[str] = []
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        folders = list(path.relative_to(_PACKAGE).parents)
+        if any("complete_late()" in (_PACKAGE / folder / "__init__.py").read_text(encoding="utf-8") for folder in folders):
+            continue
+        imports = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ImportFrom)]
+        names = [str(node.module) for node in imports]
+        first = next((name for name in names if name.startswith(("xdsl.", "hlo_run.dialects", "hlo_run.codegen"))), "")
+        if first.startswith("xdsl."):
+            early.append(str(path.relative_to(_PACKAGE)))
+    assert early == [], "xDSL defines all its operations at once, which costs half of the imports; import a dialect of ours first"

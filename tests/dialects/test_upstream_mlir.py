@@ -61,3 +61,46 @@ def test_apply_indexing_after_lower_tensors() -> None:
     }
     """
     upstream_reads(print_module(parse_module(text)))
+
+
+def test_properties_of_the_llvm_dialect_in_two_spellings() -> None:
+    """XLA of jaxlib 0.12.0.1 dumps the first, of 0.10.2 the second."""
+    text = """
+    func.func @f(%p: !llvm.ptr, %x: f32) {
+      %0 = llvm.load %p invariant ALIGNED : !llvm.ptr -> vector<2xf32>
+      llvm.store %0, %p ALIGNED : vector<2xf32>, !llvm.ptr
+      %1 = llvm.fadd %x, %x FLAGS : f32
+      %2 = llvm.atomicrmw MODE fadd %p, %1 monotonic : !llvm.ptr, f32
+      return
+    }"""
+    spellings = (
+        {"ALIGNED": "<alignment = 4>", "FLAGS": "fastmath<nsz>", "MODE ": "ignore_denormal_mode "},
+        {"ALIGNED": "{alignment = 4 : i64}", "FLAGS": "{fastmathFlags = #llvm.fastmath<nsz>}", "MODE ": ""},
+    )
+    printed: list[str] = []
+    for words in spellings:
+        made = text
+        for name, word in words.items():
+            made = made.replace(name, word)
+        printed.append(print_module(parse_module(made)))
+    assert printed[0] == printed[1]
+    assert printed[0].count("alignment = 4") == 2
+    assert "nsz" in printed[0]
+
+
+def test_a_switch_whose_default_has_no_yield() -> None:
+    text = """
+    func.func @f(%i: index, %b: i1, %p: !llvm.ptr, %x: f32) {
+      scf.index_switch %i
+      case 1 {
+        scf.yield
+      }
+      default {
+        scf.if %b {
+          llvm.store %x, %p : f32, !llvm.ptr
+        }YIELD
+      }
+      return
+    }"""
+    texts = [print_module(parse_module(text.replace("YIELD", word))) for word in ("", "\n scf.yield")]
+    assert texts[0] == texts[1]

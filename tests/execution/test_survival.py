@@ -1,4 +1,4 @@
-"""What formats keep of a module: conversions that lose a part of an instruction are errors that name it."""
+"""Formats keep all of a module: conversions that lose a part of an instruction are errors that name it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What HLO leaves open: results there are not compared with real XLA's."""
+"""Results that HLO leaves open, which are not compared with real XLA's."""
 
 from __future__ import annotations
 

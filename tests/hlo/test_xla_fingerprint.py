@@ -5,8 +5,13 @@ from __future__ import annotations
 import pytest
 
 import hlo_run
+from hlo_run.hlo.frontend_attributes import frontend_attribute
 from hlo_run.hlo.highway_hash import highway_hash_128
 from hlo_run.hlo.xla_fingerprint import xla_fingerprint
+from hlo_run.options import Options
+from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.pipeline.compile import optimize
+from hlo_run.target import DEFAULT_TARGET, preset
 
 _ADD = """HloModule binary_add_f32, entry_computation_layout={(f32[16,33]{1,0}, f32[16,33]{1,0})->f32[16,33]{1,0}}
 
@@ -32,6 +37,16 @@ def test_names_of_computations_count_and_those_of_instructions_do_not() -> None:
     first = xla_fingerprint(hlo_run.parse(_ADD))
     assert xla_fingerprint(hlo_run.parse(_ADD.replace("param_0", "left"))) == first
     assert xla_fingerprint(hlo_run.parse(_ADD.replace("main.1", "main.2"))) != first
+
+
+def test_groups_of_devices_as_lists() -> None:
+    module = hlo_run.parse("""HloModule short, replica_count=4
+    ENTRY e {
+      x = f32[4] parameter(0)
+      ROOT r = f32[8] all-gather(x), replica_groups={{0,2},{1,3}}, dimensions={0}
+    }""")
+    optimize(PassContext(preset(DEFAULT_TARGET), Options()), module)
+    assert frontend_attribute(module, "fingerprint_before_lhs") == "d656d1a43542d456d978ea418cf15a9c"
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 16, 31, 32, 33, 100])

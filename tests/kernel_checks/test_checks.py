@@ -17,7 +17,7 @@ from hlo_run.backends.host.backend import HostBackend
 from hlo_run.backends.literals import Literal
 from hlo_run.kernel_checks import checks as kernel_checks
 from hlo_run.kernel_checks.checks import KernelChecks
-from hlo_run.kernel_checks.outcomes import Outcome, summary
+from hlo_run.kernel_checks.outcomes import Outcome, rows_of, summary
 from hlo_run.kernel_checks.verdicts import Verdicts
 from hlo_run.ops.parse import parse
 from hlo_run.options import CompileOptions
@@ -327,6 +327,84 @@ def test_a_large_elementwise_kernel_is_judged_on_blocks(
     assert outcomes["second"].sampled
     if verdict == "agrees":
         assert summary(list(outcomes.values())) == "2 of 2 kernels agree alone, worst error 0; 2 on a sample of their elements"
+
+
+PARTS = """HloModule m, is_scheduled=true
+f {
+  x = f32[40] parameter(0)
+  c = f32[] constant(0)
+  zeros = f32[40] broadcast(c), dimensions={}
+  p = f32[40] multiply(x, zeros)
+  s = f32[40] add(x, x)
+  ROOT t = (f32[40], f32[40], f32[40]) tuple(s, p, zeros)
+}
+ENTRY e {
+  x = f32[40] parameter(0)
+  ROOT first = (f32[40], f32[40], f32[40]) fusion(x), kind=kLoop, calls=f
+}
+"""
+
+
+def test_a_result_that_shows_nothing() -> None:
+    """A product with zeros is always zero. What depends on no operand is as it shall be."""
+    outcomes = judged(PARTS, [NUMBERS])
+    assert (outcomes["first"].verdict, set(outcomes["first"].unseen)) == ("agrees", {(1,)})
+    assert summary(list(outcomes.values())).endswith("; 1 shows nothing in some results: %first")
+    assert (
+        rows_of(list(outcomes.values()))[1][0][-1] == "result {1} shows nothing; also on floats in [0.5, 2), integers in [0, 3]"
+    )
+
+
+def test_a_number_that_is_everywhere_shows_something_if_it_is_another_one_each_time() -> None:
+    text = """HloModule m, is_scheduled=true
+    f {
+      x = f32[] parameter(0)
+      ROOT b = f32[40] broadcast(x), dimensions={}
+    }
+    ENTRY e {
+      x = f32[] parameter(0)
+      ROOT first = f32[40] fusion(x), kind=kLoop, calls=f
+    }
+    """
+    assert judged(text, [np.array(0, np.float32)])["first"].verdict == "agrees"
+
+
+def _chain(count: int) -> str:
+    """Return a module of kernels that differ in a constant, each with the result of the one before."""
+    bodies = "".join(
+        f"f{n} {{ x = f32[40] parameter(0) c = f32[] constant({n}) b = f32[40] broadcast(c), dimensions={{}} "
+        f"ROOT s = f32[40] add(x, b) }}\n"
+        for n in range(count)
+    )
+    lines = "".join(f"  v{n + 1} = f32[40] fusion(v{n}), kind=kLoop, calls=f{n}\n" for n in range(count))
+    entry = f"ENTRY e {{\n  v0 = f32[40] parameter(0)\n{lines}  ROOT r = f32[40] copy(v{count})\n}}"
+    return f"HloModule m, is_scheduled=true\n{bodies}{entry}"
+
+
+def _on_devices(devices: int, checks_all: bool, plant: Callable[[Kernel], Kernel]) -> list[Outcome]:
+    module = parse(_chain(6))
+    made = compile_module(PassContext(preset("h100"), CompileOptions()), module)
+    executable: Executable = replace(made, kernels=tuple(map(plant, made.kernels)))
+    backend = HostBackend()
+    bounds = ErrorSpec(abs=1e-3, rel=1e-3)
+    checks = KernelChecks(module, executable, Verdicts(bounds, fixed_bounds=False), backend.run_aside, checks_all)
+    backend.watch_next_run(checks)
+    backend.run_devices(executable, [[NUMBERS + n] for n in range(devices)], devices, 1)
+    checks.finish()
+    return list(checks.outcomes.values())
+
+
+def test_each_kernel_is_judged_on_one_of_several_devices() -> None:
+    places = [outcome.place.split(",")[0] for outcome in _on_devices(4, checks_all=False, plant=subtracting)]
+    assert len(places) == 6
+    assert {f"device {n}" for n in range(4)} >= set(places)
+    assert len(set(places)) > 1, "not all on the first one"
+    assert {outcome.verdict for outcome in _on_devices(4, checks_all=False, plant=unchanged)} == {"agrees"}
+
+
+def test_all_checks_are_on_all_devices() -> None:
+    outcomes = _on_devices(2, checks_all=True, plant=unchanged)
+    assert {outcome.runs - bool(outcome.own_operands) for outcome in outcomes} == {2}
 
 
 def test_a_run_on_cuda_is_judged_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""How operands of a kernel alone are drawn: by turns where few numbers decide, small or large where constants ask for it."""
+"""The draws of operands of a kernel alone: by turns where few numbers decide, small or large where constants ask for it."""
 
 from __future__ import annotations
 
@@ -56,6 +56,13 @@ ENTRY e {
 }
 """
 
+PIECES = """HloModule m
+ENTRY e {
+  x = f32[SIZE] parameter(0)
+  ROOT y = f32[SIZE] log-plus-one(x)
+}
+"""
+
 EXPONENTIAL = "HloModule m\nENTRY e {\n  x = f32[8] parameter(0)\n  ROOT y = f32[8] exponential(x)\n}\n"
 
 
@@ -72,8 +79,10 @@ def _before_usual(text: str, cost_elements: int = 100) -> list[Draw]:
         (ELEMENTS.replace("SIZE", "4"), 3),
         (ELEMENTS.replace("SIZE", "99"), 1),
         (ELEMENTS.replace("SIZE", "999"), 0),
+        (PIECES.replace("SIZE", "4"), 11),
+        (PIECES.replace("SIZE", "999"), 0),
     ],
-    ids=["scalars", "index", "4", "99", "999"],
+    ids=["scalars", "index", "4", "99", "999", "function of 4", "function of 999"],
 )
 def test_a_kernel_is_judged_on_more_draws_where_few_numbers_decide(text: str, turns: int) -> None:
     assert [draw.turn for draw in _before_usual(text)] == [*range(1, turns + 1)]
@@ -182,8 +191,26 @@ def test_exponentials_are_near_overflow() -> None:
     assert draw.floats == (-100.0, 100.0)
 
 
-def test_an_expensive_kernel_is_judged_on_one_draw() -> None:
-    assert not _before_usual(FEW, 1 << 20)
-    first = own_draws(hlo_run.parse(SUM.replace("LITTLE", "1e-7")), 1 << 20)[0]
+def test_a_maximum_of_merged_dimensions_has_one_peak() -> None:
+    text = """HloModule m
+max { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] maximum(a, b) }
+ENTRY e {
+  x = f32[8,8] parameter(0)
+  size = f32[8,8] abs(x)
+  flat = f32[64] bitcast(size)
+  low = f32[] constant(-inf)
+  ROOT r = f32[] reduce(flat, low), dimensions={0}, to_apply=max
+}
+"""
+    module = hlo_run.parse(text)
+    drawn = [np.abs(make_fake_arguments(module, 7, draw=draw)[0]) for draw in _before_usual(text) if draw.peaks]
+    assert {int(np.count_nonzero(x == x.max())) for x in drawn} == {1}
+    assert len({int(x.argmax()) for x in drawn}) == 8
+
+
+def test_an_expensive_kernel_is_judged_on_few_draws() -> None:
+    assert [draw.turn for draw in _before_usual(FEW, 1 << 20)] == [1, 2, 3]
+    assert not _before_usual(FEW, 1 << 21)
+    first = own_draws(hlo_run.parse(SUM.replace("LITTLE", "1e-7")), 1 << 21)[0]
     assert first.is_enough
     assert first.draw.smaller > 10

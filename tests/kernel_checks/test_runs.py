@@ -61,7 +61,8 @@ def _run(*words: str) -> int:
 
 def test_the_verdict_has_a_line_on_kernels(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(file) == 0
-    assert "\n2 of 2 kernels agree alone, worst error 0\n" in capsys.readouterr().err
+    line = "1 of 2 kernels agree alone, worst error 0; 1 shows nothing on any operands tried: %second"
+    assert f"\n{line}\n" in capsys.readouterr().err
     assert _run("--check_kernels=off", file) == 0
     assert "alone" not in capsys.readouterr().err
 
@@ -71,11 +72,12 @@ def test_a_kernel_that_differs_alone_fails(file: str, tmp_path: Path, capsys: py
     assert _run("--report_json=r.json", "--report_junit=r.xml", file) == 1
     errors = capsys.readouterr().err
     assert "kernel 'loop_add_fusion' (%first) differs alone: 40 of 40 elements" in errors or "(%first) differs alone" in errors
-    assert "1 of 2 kernels agree alone" in errors
+    assert "0 of 2 kernels agree alone" in errors
     assert f"next: hlo-run --platform=Host --localize {file}" in errors or "--localize" in errors
     record = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["files"][0]
     first, second = record["iterations"][0]["kernels"]
-    assert (first["name"], first["verdict"], second["verdict"]) == ("first", "differs", "agrees")
+    assert (first["name"], first["verdict"], second["verdict"]) == ("first", "differs", "shows nothing")
+    assert second["unseen_results"] == [[]]
     assert record["iterations"][0]["comparison"]["agrees"] is True
     assert record["signature"]["bucket"] == "compare: mismatch: kernel differs alone: wrong values"
     failure = ET.parse(tmp_path / "r.xml").getroot().find(".//failure")

@@ -308,3 +308,12 @@ def test_a_loop_keeps_the_dynamic_dimensions_of_its_state(state: str, result: st
         return
     with pytest.raises(ParseError, match=message):
         hlo_run.parse(text)
+
+
+def test_a_loop_with_a_result_of_other_structure_is_refused() -> None:
+    text = """HloModule m
+    never { p = (s32[], s32[2]) parameter(0)  ROOT r = pred[] constant(false) }
+    body { p = (s32[], s32[2]) parameter(0)  ROOT r = (s32[], s32[2]) copy(p) }
+    ENTRY e { x = (s32[], s32[2]) parameter(0)  ROOT w = (s32[], s32[2], s32[]) while(x), condition=never, body=body }"""
+    with pytest.raises(ParseError, match=r"equal to \(s32\[\], s32\[2\]\), actual shape is \(s32\[\], s32\[2\], s32\[\]\)"):
+        hlo_run.parse(text)

@@ -95,9 +95,9 @@ def test_options_take_what_xla_takes(flag: str) -> None:
 
 
 def test_accepted_flags_keep_their_values() -> None:
-    assert _others("--xla_gpu_autotune_level=0", "--xla_gpu_enable_triton_gemm", "--xla_gpu_autotune_gemm_rtol", ".5") == {
+    assert _others("--xla_gpu_autotune_level=0", "--xla_gpu_triton_gemm_any", "--xla_gpu_autotune_gemm_rtol", ".5") == {
         "xla_gpu_autotune_level": "0",
-        "xla_gpu_enable_triton_gemm": "true",
+        "xla_gpu_triton_gemm_any": "true",
         "xla_gpu_autotune_gemm_rtol": "0.5",
     }
 

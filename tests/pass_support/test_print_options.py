@@ -1,4 +1,4 @@
-"""How dumps and stages print HLO: XLA's defaults for dumps, and its flags that change them."""
+"""The print options of dumps and stages: XLA's defaults for dumps, and its flags that change them."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_the_counts_are_those_of_the_recorded_passes() -> None:
     assert counts in page
     begin, end = (line.split("\t")[0] for line in (lines[0], lines[-1]))
     assert (begin, end) == ("annotate-host-compute", "pdl-launch-annotation"), "from the begin of a compilation to its end"
-    assert {"rematerialization", "triton-gemm-rewriter", "host-offloader"} <= is_open
+    assert {"rematerialization", "hoist-fused-bitcasts", "host-offloader"} <= is_open
 
 
 def test_the_test_of_a_pass_names_it(table: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which process of how many this is: the variables of launchers, and flags."""
+"""The number of this process and of all processes: the variables of launchers, and flags."""
 
 from __future__ import annotations
 

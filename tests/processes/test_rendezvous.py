@@ -1,4 +1,4 @@
-"""How processes meet, and what they take from strangers. The processes are threads."""
+"""The meeting of processes, and messages from strangers. The processes are threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the secret of a run comes from."""
+"""The sources of the secret of a run."""
 
 from __future__ import annotations
 

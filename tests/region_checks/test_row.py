@@ -11,6 +11,7 @@ from hlo_run.hlo.edit import Editor, remove_unused
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.attribute_values import AttributeValue
+from hlo_run.reference.evaluate.devices import DeviceGrid
 from hlo_run.region_checks import row
 from hlo_run.region_checks.judge import Verdict
 from hlo_run.region_checks.row import RowJudge, RowReport, Snapshot
@@ -354,6 +355,66 @@ def test_what_cannot_be_judged_is_named_with_its_reason() -> None:
     assert report.changed == 1
 
 
+COLLECTIVE = """HloModule m, replica_count=4
+add { x = f32[] parameter(0) y = f32[] parameter(1) ROOT sum = f32[] add(x, y) }
+max { x = f32[] parameter(0) y = f32[] parameter(1) ROOT larger = f32[] maximum(x, y) }
+ENTRY e {
+  p = f32[6] parameter(0)
+  q = f32[6] parameter(1)
+  a = f32[6] all-reduce(p), replica_groups={{0,1},{2,3}}, to_apply=add
+  b = f32[6] all-reduce(q), replica_groups={{0,1},{2,3}}, to_apply=add
+  m = f32[6] all-reduce(p), replica_groups={}, to_apply=max
+  s = f32[6] add(a, b)
+  z = f32[] constant(0)
+  zs = f32[6] broadcast(z), dimensions={}
+  sz = f32[6] multiply(s, zs)
+  mz = f32[6] multiply(m, zs)
+  ROOT r = f32[6] add(sz, mz)
+}
+"""
+
+
+def _on_four(edit: Edit) -> RowReport:
+    return judged(COLLECTIVE, edit, RowJudge(DeviceGrid(4, 1)))
+
+
+def _together(module: HloModule) -> None:
+    """Add before the sums over devices."""
+    a, s = find(module, "a"), find(module, "s")
+    both = Editor(s).binary("add", a.operands[0], find(module, "b").operands[0])
+    attributes = {"replica_groups": a.attrs["replica_groups"]}
+    module.replace(s, Editor(s).add_with("all-reduce", s.shape, [both], attributes, {"to_apply": [a.to_apply]}))
+    remove_unused([a, find(module, "b")])
+
+
+def _another_reducer(module: HloModule) -> None:
+    find(module, "a").called = {"to_apply": (find(module, "m").to_apply,)}
+    find(module, "a").touch()
+
+
+def _no_maximum(module: HloModule) -> None:
+    m = find(module, "m")
+    module.replace(m, m.operands[0])
+    remove_unused([m])
+
+
+def test_regions_with_collectives_are_judged_on_all_devices() -> None:
+    right = _on_four(_together)
+    assert not right.wrong
+    assert not right.not_judged
+    (wrong,) = _on_four(_another_reducer).wrong
+    assert [side.attrs["replica_count"] for side in wrong.region.modules("region")] == [4, 4]
+    assert len(wrong.values) == 4 * len(wrong.region.inputs), "the operands of all devices"
+
+
+def test_a_region_that_may_rely_on_equal_operands_is_not_judged() -> None:
+    """The maximum over devices is the operand if all hold the same one."""
+    report = _on_four(_no_maximum)
+    assert not report.wrong
+    (region,) = report.not_judged
+    assert set(region.reasons.values()) == {"operands that all devices may share"}
+
+
 def test_what_hlo_leaves_open_is_not_wrong() -> None:
     text = REDUCER.replace("constant(-inf)", "constant(0.5)").replace("maximum", "add")
 
@@ -374,7 +435,7 @@ def test_an_equal_region_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None
     count: list[HloModule] = []
     original = row.judge
 
-    def counted(old: HloModule, new: HloModule, both: HloModule) -> Verdict:
+    def counted(old: HloModule, new: HloModule, both: HloModule, grid: DeviceGrid) -> Verdict:
         count.append(old)
         return original(old, new, both)
 

@@ -120,6 +120,12 @@ def test_statements_keep_their_lines(tool: Callable[[str], ModuleType]) -> None:
         assert before.index(text) == after.index(text)
 
 
+def test_docstrings_of_modules_are_kept(tool: Callable[[str], ModuleType]) -> None:
+    for text in ("X = 1\n", "from msgspec import Struct\n\n\nclass A(Struct):\n    x: int\n"):
+        rewritten = tool("records").rewrite(f'"""Tells "why".\n\nAnd how."""\n{text}', "sample.py")
+        assert rewritten.splitlines()[-1 if "Struct" not in text else -3] == "__doc__ = 'Tells \"why\".\\n\\nAnd how.'"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -121,6 +121,35 @@ def test_a_fault_that_changes_no_number_of_the_kernel_is_equivalent(scripts: Any
     assert outcome.verdict == subject.EQUIVALENT
 
 
+def test_the_initial_value_of_a_reduction_is_its_identity(scripts: Any, tmp_path: Path) -> None:
+    """A product that begins with zero is always zero."""
+    subject: Any = scripts("mutation.subject")
+    file = tmp_path / "both.hlo"
+    file.write_text(
+        """HloModule both
+        f {
+          s = f32[] parameter(0)
+          p = f32[] parameter(1)
+          x = f32[] parameter(2)
+          y = f32[] parameter(3)
+          a = f32[] add(s, x)
+          m = f32[] multiply(p, y)
+          ROOT t = (f32[], f32[]) tuple(a, m)
+        }
+        ENTRY e {
+          x = f32[8,3] parameter(0)
+          y = f32[8,3] parameter(1)
+          i = f32[] parameter(2)
+          ROOT r = (f32[8], f32[8]) reduce(x, y, i, i), dimensions={1}, to_apply=f
+        }"""
+    )
+    found = list(subject.outcomes(file, OPTIONS, 1, 1, 1, ("add for mul",)))
+    assert {outcome.verdict for outcome in found} <= {subject.FOUND, subject.EQUIVALENT}
+    both = subject.Subject(file, OPTIONS)
+    (thunk,) = both.launches().values()
+    assert list(subject.identities_of(both.optimized, both._buffers, thunk).values()) == [0]
+
+
 def test_a_fault_that_the_result_undoes_is_hidden(scripts: Any, tmp_path: Path) -> None:
     subject: Any = scripts("mutation.subject")
     file = tmp_path / "square.hlo"
@@ -217,6 +246,7 @@ def test_differences_are_in_units_of_the_largest_number(scripts: Any) -> None:
 
     assert difference("f32", [2.0, math.nan, 0.0], [2.0, math.nan, -0.0], np.float32) == 0
     assert difference("f32", [2.0, 1.0], [2.0, 1.0 + 2.0**-22], np.float32) == 1
+    assert difference("f32", [2.0, 1.0], [2.0, 1.0 + 2.0**-23], np.float32) == 0, "neighbours"
     assert difference("f32", [2.0, 1.0], [2.0, math.nan], np.float32) == math.inf
     assert difference("s32", [2, 1], [2, 2], np.int32) == math.inf
 

@@ -18,7 +18,6 @@ from hlo_run.hlo.values.backend_config import config_of
 TRITON = "__triton"
 TRITON_GEMM = "__triton_gemm"
 TRITON_NESTED_GEMM = "__triton_nested_gemm_fusion"
-BLOCK_LEVEL_KINDS = frozenset((TRITON, TRITON_GEMM, TRITON_NESTED_GEMM))
 
 _CONFIG = "fusion_backend_config"
 _BLOCK_LEVEL, _GEMM = "block_level_fusion_config", "triton_gemm_config"
@@ -95,7 +94,7 @@ def block_level_config(fusion: HloInstruction) -> BlockLevelConfig | None:
 
 
 def triton_gemm_config(fusion: HloInstruction) -> TritonGemmConfig | None:
-    """Return the tile that was chosen for a fusion's product; None before the choice, and after its end."""
+    """Return the tile that was chosen for a fusion's product; None before the choice, and once there is a block-level one."""
     record = _record(fusion, _GEMM)
     if record is None:
         return None

@@ -10,13 +10,13 @@ instruction that is needed at two different tiles is there twice. Mirrors XLA's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from msgspec import Struct
 
 from hlo_run.analysis.block_level.dim_tile import SpaceDim, Tile, TileNumbers, TileRule, power_of_two
-from hlo_run.analysis.block_level.fused_ops import FusedOp, ops_of_computation, ops_of_instructions
+from hlo_run.analysis.block_level.fused_ops import FusedOp, ops_of_computation
 from hlo_run.analysis.block_level.tile_propagation import operand_tiles
 from hlo_run.analysis.decision import Decision, no
 from hlo_run.hlo.graph import HloComputation, HloInstruction
@@ -129,6 +129,13 @@ class Region:
         self.ops = ops
         self.roots = roots
 
+    def walk(self) -> Iterator[TiledOp]:
+        """Yield all ops, those of inner regions after the op that has the region."""
+        for op in self.ops:
+            yield op
+            for region in op.regions:
+                yield from region.walk()
+
 
 class PlacedOp:
     """A tiled op with the numbers of its tile. A reduce of several tiles has a region as well, for the loop over its operand."""
@@ -205,11 +212,6 @@ class TiledComputation:
 def tile_computation(computation: HloComputation) -> TiledComputation | Decision:
     """Return the tiled computation of a fusion's computation, whose parameters are the inputs; see `tile`."""
     return tile(ops_of_computation(computation))
-
-
-def tile_instructions(root: HloInstruction, members: Collection[HloInstruction]) -> TiledComputation | Decision:
-    """Return the tiled computation of the instructions `members`, all other operands being inputs; see `tile`."""
-    return tile(ops_of_instructions(root, members))
 
 
 def tile(root: FusedOp) -> TiledComputation | Decision:

@@ -111,7 +111,7 @@ def _lifetime(group: list[_Interval]) -> int:
 
 
 def _by_size(group: list[_Interval]) -> tuple[int, int, int]:
-    """As in XLA, only the owner's own lifetime counts here."""
+    """Return the key of an order by size; only the owner's own lifetime counts, as in XLA."""
     return -group[0].size_bytes, group[0].start - group[0].end, group[0].value.id
 
 

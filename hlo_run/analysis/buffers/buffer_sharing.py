@@ -20,6 +20,7 @@ from hlo_run.analysis.elementwise import is_elementwise
 from hlo_run.analysis.tiling.emitter_kind import choose_emitter_kind
 from hlo_run.analysis.tiling.fusion_roots_and_heroes import find_heroes, fusion_roots
 from hlo_run.analysis.tiling.node_facts import is_real_reduction
+from hlo_run.analysis.tiling.reduction_groups import group_roots
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.backend_config import config_of
 from hlo_run.hlo.values.shape import Shape, ShapeIndex
@@ -134,7 +135,7 @@ def _read_where_written(fusion: HloInstruction, number: int, output: ShapeIndex)
                 seen.add(user)
                 queue.append(user)
     results_reached.discard(result)
-    return found and (not results_reached or _is_loop(fusion))
+    return found and (not results_reached or _reads_before_it_writes(fusion, update))
 
 
 def _keeps_place(operand: HloInstruction, user: HloInstruction, update: HloInstruction) -> bool:
@@ -161,6 +162,15 @@ def _first_reduction(fusion: HloInstruction) -> HloInstruction | None:
     return next(hero for root, hero in zip(roots, heroes, strict=True) if is_real_reduction(hero, root))
 
 
-def _is_loop(fusion: HloInstruction) -> bool:
+def _reads_before_it_writes(fusion: HloInstruction, update: HloInstruction) -> bool:
+    """True if a thread computes all results of a place before it writes one of them.
+
+    Threads of a reduction do so for the results that are no reductions, if all roots are in the same blocks.
+    """
     roots = fusion_roots(fusion)
-    return choose_emitter_kind(roots, find_heroes(roots)).name == "loop"
+    heroes = find_heroes(roots)
+    kind = choose_emitter_kind(roots, heroes).name
+    if kind != "reduction":
+        return kind == "loop"
+    is_reduction = [is_real_reduction(hero, root) for root, hero in zip(roots, heroes, strict=True)]
+    return is_elementwise(update) and len(group_roots(roots, is_reduction)) == 1

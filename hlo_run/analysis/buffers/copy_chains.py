@@ -59,7 +59,7 @@ class _Chain(Struct, eq=False):
     exposed: dict[_Link, None] = field(default_factory=dict[_Link, None])
 
     def insert(self, place: int, links: Sequence[_Link]) -> None:
-        """Insert links, which may be those of another chain."""
+        """Insert links, which may be links of another chain."""
         self.links[place:place] = links
         for link in links:
             link.chain = self
@@ -105,7 +105,7 @@ class _Part(NamedTuple):
         return self.chain.links[self.start : self.stop]
 
     def read_beside(self, later: _Part) -> list[_Link]:
-        """Return the links that may be read when `later` is written: not those of other branches of one conditional."""
+        """Return the links that may be read when `later` is written: links of other branches of one conditional are left out."""
         if len(later.chain.places) != 1 or None in later.chain.places:
             return self.all()
         ((other, numbers),) = later.chain.places.items()

@@ -190,7 +190,7 @@ def _delayed(_state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choi
 
 
 def _memory(state: _Scheduler, one: ScheduleNode, best: ScheduleNode) -> _Choice:
-    """Near the limit, prefer what frees memory; never go beyond it where there is a choice."""
+    """Prefer what frees memory near the limit; never go beyond the limit where there is a choice."""
     pressure = state.pressure
     if pressure is None or not pressure.is_high:
         return None

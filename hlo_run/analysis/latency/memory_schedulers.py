@@ -21,12 +21,12 @@ _LASTING: frozenset[Opcode] = frozenset(("parameter", "constant"))
 
 
 def _held(dataflow: Dataflow, instruction: HloInstruction) -> list[HloValue]:
-    """Return the values of an instruction's result, without those of parameters and constants."""
+    """Return the values of an instruction's result that are no parameters or constants."""
     values = dict.fromkeys(dataflow.trees[instruction].values)
     return [value for value in values if value.instruction.opcode not in _LASTING]
 
 
-def _made(dataflow: Dataflow, instruction: HloInstruction) -> list[HloValue]:
+def _own_values(dataflow: Dataflow, instruction: HloInstruction) -> list[HloValue]:
     return [value for value in _held(dataflow, instruction) if value.instruction is instruction]
 
 
@@ -57,7 +57,7 @@ class _ListScheduler:
     def __init__(self, computation: HloComputation, dataflow: Dataflow) -> None:
         self._computation = computation
         self._used = {instruction: _used(dataflow, instruction) for instruction in computation.instructions}
-        self._made_bytes = {i: sum(map(_bytes, _made(dataflow, i))) for i in computation.instructions}
+        self._made_bytes = {i: sum(map(_bytes, _own_values(dataflow, i))) for i in computation.instructions}
         # The caller uses the result after all instructions.
         self._open_uses: Counter[HloValue] = Counter(_held(dataflow, computation.root))
         for values in self._used.values():
@@ -165,7 +165,7 @@ def _ranks(post_order: list[HloInstruction], dataflow: Dataflow) -> dict[HloInst
         users[instruction] = sizes[instruction] = 0
         if instruction.opcode in _LASTING:
             continue
-        own = sum(map(_bytes, _made(dataflow, instruction)))
+        own = sum(map(_bytes, _own_values(dataflow, instruction)))
         all_bytes += own
         above = list(dict.fromkeys(instruction.operands))
         # Paths that meet count twice. The bound keeps the numbers from growing exponentially.

@@ -151,7 +151,7 @@ class LayoutPropagation(Struct):
                 self._unequal.remove(place)
 
     def _equal(self, arrays: list[CarriedArray]) -> bool:
-        """Give names of arrays without a layout that of another name: of the loop's result, or if that has none, of any.
+        """Give names of arrays without a layout the layout of another name: of the loop's result, or if it has none, of any.
 
         If the result has none to give, names other than the initial value take the layout of the body's parameter, even if they
         have another one.
@@ -165,7 +165,7 @@ class LayoutPropagation(Struct):
         return known is not None and (self._take_over(array, known) | self._agree_with_parameter(array))
 
     def _take_over(self, array: CarriedArray, known: Value) -> bool:
-        """Give names without a layout that of `known`, if it has one. Return True if there are any."""
+        """Give names without a layout the layout of `known`, if it has one. Return True if there are any."""
         unknown = [name for name in array.values if name not in self.values] if known in self.values else []
         for name in unknown:
             self._ask_value(name, self.values[known], priority=self._states[known].priority)

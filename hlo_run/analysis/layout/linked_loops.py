@@ -69,7 +69,7 @@ def carried_arrays(loop: HloInstruction) -> list[CarriedArray]:
 
 
 def linked_loops(computations: Sequence[HloComputation]) -> Iterator[HloInstruction]:
-    """Yield the loops whose body and condition are their own, those of the last computation first."""
+    """Yield the loops whose body and condition are their own; loops of the last computation come first."""
     for computation in reversed(computations):
         yield from (instruction for instruction in computation.post_order() if is_linked(instruction))
 
@@ -87,7 +87,7 @@ def units(computations: Iterable[HloComputation]) -> list[list[HloComputation]]:
 
 
 def _owner(computation: HloComputation) -> HloComputation:
-    """Return the computation in which the outermost of the loops around is."""
+    """Return the computation that holds the outermost loop around `computation`."""
     while not computation.is_entry and computation.callers and is_linked(computation.callers[0]):
         parent = computation.callers[0].parent
         assert parent is not None, "the loop is in a computation"

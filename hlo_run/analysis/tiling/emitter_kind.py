@@ -14,7 +14,6 @@ from hlo_run.analysis.tiling.reduction_description import ReductionDescription, 
 from hlo_run.analysis.tiling.reduction_tiling import tile_reduction
 from hlo_run.analysis.tiling.row_fusion import RowFusion
 from hlo_run.analysis.tiling.scatter_tiling import tile_scatter
-from hlo_run.analysis.tiling.slice_roots import judge_slices
 from hlo_run.analysis.tiling.transpose_description import TransposeDescription, find_consistent_transpose
 from hlo_run.analysis.tiling.transpose_tiling import tiling_of_heroes
 from hlo_run.hlo.graph import HloInstruction
@@ -55,11 +54,6 @@ def choose_emitter_kind(roots: _Heroes, heroes: _Heroes) -> EmitterKind:
         if decision:
             return EmitterKind(row.name, None if isinstance(found, Decision) else found, tuple(decisions))
     raise AssertionError("the last kind takes every fusion")
-
-
-def _judge_input_slices(roots: _Heroes, heroes: _Heroes) -> Decision:
-    del heroes
-    return judge_slices(roots)
 
 
 def _judge_scatter(roots: _Heroes, heroes: _Heroes) -> Decision:
@@ -114,7 +108,6 @@ def _launch_scatter(analysis: FusionAnalysis) -> LaunchDimensions:
 KINDS = (
     KindRow("reduction", find_reduction, "is shared by threads", _launch_reduction),
     KindRow("transpose", find_consistent_transpose, "exchanges elements in a tile", _launch_transpose),
-    KindRow("input slices", _judge_input_slices),
     KindRow("scatter", _judge_scatter, launch=_launch_scatter),
     KindRow("sort", _judge_sort),
     KindRow("concatenate", _judge_concatenate),

@@ -135,7 +135,7 @@ class KernelPlanner:
             return None, None
         if kind.name == "concatenate":
             return self._concatenate(None, consumer, heroes), self._concatenate(None, consumer, heroes, is_rolled=True)
-        if kind.name not in ("loop", "input slices") or _behind_bitcasts(roots[0]).opcode == "dynamic-update-slice":
+        if kind.name != "loop" or _behind_bitcasts(roots[0]).opcode == "dynamic-update-slice":
             return None, None
         elements = _first_array(roots[0].instruction.shape).element_count
         plain, rolled = (self._loop_unroll(None, consumer, elements, is_rolled) for is_rolled in (False, True))
@@ -157,8 +157,7 @@ class KernelPlanner:
 
     def kind(self, producer: Node | None, consumer: Node) -> str:
         """Return only the emitter kind."""
-        name = self._kind(producer, consumer)[0].name
-        return "loop" if name == "input slices" else name
+        return self._kind(producer, consumer)[0].name
 
     def heroes(self, node: Node) -> list[Op]:
         """Return the hero of each result of a node."""

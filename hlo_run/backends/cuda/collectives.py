@@ -119,7 +119,7 @@ def _reduction(
 
 
 def _all_to_all(thunk: CollectiveThunk, pairs: tuple[tuple[ArraySpec, ArraySpec], ...], ranks: int) -> NcclPlan | str:
-    """With a dimension, the pieces of an array change hands; without one, operand i goes to rank i and result i comes from it."""
+    """Exchange the pieces of an array along a dimension; without one, send operand i to rank i and receive result i from it."""
     if thunk.dim < 0:
         return NcclPlan(tuple(call for peer, (one, to) in enumerate(pairs) for call in _both_ways(one.slice, to.slice, peer)))
     if any(not _is_major(spec, thunk.dim) for spec in (*thunk.operands, *thunk.results)):

@@ -158,10 +158,8 @@ class HostBackend:
             world = World(replicas, partitions, link=link)
             self._team = [Prepared(self, executable, self._checks, self._observer, world, device) for device in devices]
         prepared = self._team
-        for each in prepared:
-            each.machine.watch = None
-        if devices[0] == 0:
-            prepared[0].machine.watch = self._watch
+        for number, each in enumerate(prepared):
+            each.machine.watch = self._watch.on_device(number, len(prepared)) if self._watch is not None else None
         self._watch = None
         world = prepared[0].machine.world
         team = Team[Literal](devices, self._patience if self._patience.is_needed else None, has_others=link is not None)
@@ -180,7 +178,7 @@ class HostBackend:
         return results
 
     def watch_next_run(self, watch: RunWatch) -> None:
-        """Call `watch` around the thunks of device 0 in the next run, which then runs them one by one."""
+        """Call `watch` around the thunks of the next run, which then runs them one by one; on several devices its `on_device`."""
         self._watch = watch
 
     def run_aside(self, executable: Executable, arguments: Sequence[Literal], seed: int = 42) -> Literal:

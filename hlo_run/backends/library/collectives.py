@@ -137,7 +137,7 @@ def _all_gather(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) ->
 
 
 def _all_to_all(thunk: CollectiveThunk, everyones: Sequence[Sequence[Array]]) -> list[list[Array]]:
-    """With a dimension, send piece i to member i and concatenate the received pieces. Without one, send operand i to member i."""
+    """Send piece i along a dimension to member i and concatenate the received pieces. Without one, send operand i to member i."""
     count = len(everyones)
     if thunk.dim < 0:
         return [[operands[member] for operands in everyones] for member in range(count)]

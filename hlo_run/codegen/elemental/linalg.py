@@ -9,6 +9,7 @@ from xdsl.dialects import arith, complex
 from xdsl.dialects.builtin import ComplexType, Float32Type, IntegerType
 from xdsl.ir import SSAValue
 
+from hlo_run.analysis.fusion_owner import is_block_level
 from hlo_run.codegen.elemental.builder import IrBuilder
 from hlo_run.codegen.elemental.convert import convert, is_small
 from hlo_run.codegen.elemental.emission import Emission, EmissionContext, EmitStructured, Request, Values, element
@@ -32,7 +33,10 @@ _ALGORITHMS = frozenset(
 
 
 class _Sum(Struct, frozen=True):
-    """The accumulation of products: in the result's type, or in f32 if that is bf16 or has at most 8 bits."""
+    """The accumulation of products: in the result's type, or in f32 if that is bf16 or has at most 8 bits.
+
+    In a block-level fusion f16 is summed in f32 too, as on tensor cores.
+    """
 
     b: IrBuilder
     instruction: HloInstruction
@@ -40,7 +44,13 @@ class _Sum(Struct, frozen=True):
     @property
     def dtype(self) -> DType:
         result = self.instruction.shape.dtype
-        return DTYPES["f32"] if result.name == "bf16" or is_small(result) else result
+        is_wider = result.name == "bf16" or is_small(result) or (result.name == "f16" and self._has_tiles)
+        return DTYPES["f32"] if is_wider else result
+
+    @property
+    def _has_tiles(self) -> bool:
+        body = self.instruction.parent
+        return body is not None and any(is_block_level(caller) for caller in body.callers)
 
     @property
     def zero(self) -> SSAValue:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hlo_run.codegen.emitters.concatenate import ConcatenateEmitter
 from hlo_run.codegen.emitters.in_place_dynamic_update_slice import InPlaceUpdateEmitter
-from hlo_run.codegen.emitters.input_slices import InputSlicesEmitter
 from hlo_run.codegen.emitters.loop import LoopEmitter
 from hlo_run.codegen.emitters.reduction import ReductionEmitter
 from hlo_run.codegen.emitters.rows import RowsEmitter
@@ -17,7 +16,6 @@ EMITTERS = (
     RowsEmitter,
     ReductionEmitter,
     TransposeEmitter,
-    InputSlicesEmitter,
     ScatterEmitter,
     SortEmitter,
     ConcatenateEmitter,

@@ -279,7 +279,7 @@ class _LoopVectorizer(Struct):
         self.last_after = op
 
     def _forward_copies(self) -> None:
-        """If the steps only copy one vector into another, use the source vector itself.
+        """Use the source vector itself if the steps only copy one vector into another.
 
         Not if the source is a whole tensor: that vector would be spilled and read back.
         """

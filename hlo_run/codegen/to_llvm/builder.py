@@ -22,7 +22,7 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.hints import isa
 
-from hlo_run.dialects.printer import HLO_OP
+from hlo_run.dialects.origin import HLO_OP
 from hlo_run.dialects.types import is_complex, is_vector
 from hlo_run.errors import Unsupported
 

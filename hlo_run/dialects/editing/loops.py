@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdsl.dialects import scf
 from xdsl.ir import Block, Operation, SSAValue
 
-from hlo_run.dialects.printer import HLO_OP
+from hlo_run.dialects.origin import HLO_OP
 from hlo_run.dialects.types import constant_int
 
 

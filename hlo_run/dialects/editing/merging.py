@@ -11,7 +11,7 @@ from xdsl.rewriter import Rewriter
 from hlo_run.dialects.editing.effects import is_pure
 from hlo_run.dialects.editing.folding import COMMUTATIVE
 from hlo_run.dialects.editing.rewriting import is_dead, is_unused, replace_op, unlimited
-from hlo_run.dialects.printer import HLO_OP
+from hlo_run.dialects.origin import HLO_OP
 
 _COMMUTATIVE = frozenset((*COMMUTATIVE, arith.AddfOp, arith.MulfOp, arith.MaximumfOp, arith.MinimumfOp))
 

@@ -77,7 +77,7 @@ class _Written:
 
 
 def _single(lexer: Lexer) -> SingleSharding | NamedSharding:
-    """Read the sharding of one array; the current token is the one after its brace."""
+    """Read the sharding of one array; the current token follows its brace."""
     if lexer.kind == "ident" and lexer.value in ("mesh", "maximal_mesh"):
         return _named(lexer)
     start = lexer.start

@@ -121,8 +121,7 @@ def parse_window(lexer: Lexer) -> AttributeValue:
         fields[name] = _WINDOW_FIELDS[name](lexer)
     rank = len(fields.get("size", []))
     for name, rows in fields.items():
-        # Superfluous reversals are ignored.
-        if len(rows) != rank and not (name == "rhs_reversal" and len(rows) > rank):
+        if len(rows) != rank:
             raise lexer.error(f"expects '{name}=' has the same size as 'size='", start)
     lexer.advance()
     return _window(fields, rank)

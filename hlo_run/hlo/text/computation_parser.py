@@ -118,7 +118,7 @@ class ComputationParser:
         self.ordered.append(computation)
 
     def lookup(self, current: str) -> HloComputation:
-        """Return the computation that the current token names; `current` is the name of the one being read."""
+        """Return the computation that the current token names; `current` is the name of the computation that is being read."""
         lexer = self.lexer
         if not lexer.at_name:
             raise lexer.error(f"expects a computation name, but sees {lexer.seen()}")

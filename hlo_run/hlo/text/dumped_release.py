@@ -1,4 +1,4 @@
-"""Finds what XLA dumped beside a file, and recognises dumps of another release than the one that hlo-run mirrors."""
+"""Finds what XLA dumped beside a file, and recognises dumps of other releases than hlo-run mirrors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dump_beside(file: str, ending: str) -> Path | None:
 
 
 def release_note(file: str, text: str) -> str:
-    """Say in one line that a file is a dump of another release; "" for what is none or shows no release.
+    """Say in one line that a file is a dump of another release; "" for other files, and for dumps that show no release.
 
     The configuration that XLA dumps beside a module tells by its flags. Without it the `text` of an optimised module does:
     older releases write the keys of backend configs in another order, and `type=TOTALORDER`.

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class _Config(Struct, frozen=True):
-    """What the framework says about a collective; a collective reads its own fields."""
+    """The record in which the framework describes a collective; a collective reads its own fields."""
 
     replica_groups: tuple[tuple[int, ...], ...] = ()
     channel_id: int | None = None

@@ -24,6 +24,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.values.attribute_values import FrontendAttributes
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.pass_support.hlo_pass import PassContext
+from hlo_run.walks import walk
 
 _KEY, _MARKER, _SCHEDULING_GROUP = "collective_group_key", "_collectives_group", "_scheduling_group_id"
 _GROUPS = "collectives_group"
@@ -78,14 +79,11 @@ def _check_order(groups: _Groups) -> None:
 
 def _needed(instructions: Iterable[HloInstruction]) -> set[HloInstruction]:
     """Return all instructions of the computation that must run before one of these."""
-    found: set[HloInstruction] = set()
-    waiting = [before for instruction in instructions for before in (*instruction.operands, *instruction.control_predecessors)]
-    while waiting:
-        instruction = waiting.pop()
-        if instruction not in found:
-            found.add(instruction)
-            waiting += (*instruction.operands, *instruction.control_predecessors)
-    return found
+    return set(walk((before for instruction in instructions for before in _before(instruction)), _before))
+
+
+def _before(instruction: HloInstruction) -> tuple[HloInstruction, ...]:
+    return *instruction.operands, *instruction.control_predecessors
 
 
 def _start_together(module: HloModule, computation: HloComputation, group: Sequence[HloInstruction]) -> None:

@@ -86,7 +86,7 @@ def _in_space(convolution: HloInstruction, of_batch: bool) -> HloInstruction:
     dims = _divided(convolution.shape.dims, labels.output.second_dim, groups)
     dim = WindowDim(size=groups, stride=groups - 1, base_dilation=groups)
     kept = "feature_group_count" if of_batch else "batch_group_count"
-    made = _made(editor, convolution, given, DimLabels(*sides), dim, dims, kept)
+    made = _add_windowed(editor, convolution, given, DimLabels(*sides), dim, dims, kept)
     return editor.add("reshape", convolution.shape, [made])
 
 
@@ -106,11 +106,11 @@ def _results_in_space(convolution: HloInstruction) -> HloInstruction:
     )
     dims = _divided(convolution.shape.dims, place, groups)
     dim = WindowDim(size=results, pad_low=results - 1, pad_high=results - 1, reversal=True)
-    made = _made(editor, convolution, given, DimLabels(*sides), dim, dims, "feature_group_count")
+    made = _add_windowed(editor, convolution, given, DimLabels(*sides), dim, dims, "feature_group_count")
     return editor.add("reshape", convolution.shape, [made])
 
 
-def _made(
+def _add_windowed(
     editor: Editor,
     convolution: HloInstruction,
     operands: list[HloInstruction],

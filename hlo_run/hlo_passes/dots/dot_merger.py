@@ -159,7 +159,7 @@ def _queue(dot: HloInstruction) -> int:
 
 
 class _Order:
-    """Which of some dots depend on which, directly or not, as bit masks."""
+    """The dependencies between some dots, direct or not, as bit masks."""
 
     def __init__(self, computation: HloComputation, dots: list[HloInstruction]) -> None:
         self._bit = {dot: 1 << number for number, dot in enumerate(dots)}

@@ -34,8 +34,8 @@ class GemmFusionSwapOperands(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit the bodies of Triton fusions in place."""
         del ctx
-        bodies = {c: None for c in module.computations if any(fusion_owner(caller) == "__triton_gemm" for caller in c.callers)}
-        for body in bodies:
+        fusions = [fusion for fusion in module.instructions_of("fusion") if fusion_owner(fusion) == "__triton_gemm"]
+        for body in dict.fromkeys(fusion.fused_computation for fusion in fusions):
             dot = next((i for i in body.instructions if i.opcode == "dot"), None)
             if dot is not None and _gains(dot):
                 swapped = _swapped(dot)

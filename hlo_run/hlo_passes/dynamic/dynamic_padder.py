@@ -37,7 +37,6 @@ from hlo_run.hlo_passes.dynamic.sizes import (
     window_sizes,
 )
 from hlo_run.hlo_passes.dynamic.values import SizedValues
-from hlo_run.hlo_passes.subgraphs.comparators import with_flags
 from hlo_run.pass_support.call_graph import give_each_its_own
 from hlo_run.pass_support.hlo_pass import PassContext
 
@@ -365,6 +364,8 @@ class _Padder(SizedValues):
 
     def sort(self, instruction: HloInstruction) -> None:
         """Elements beyond the size come last: a flag per element takes part in the comparison."""
+        from hlo_run.hlo_passes.subgraphs.comparators import with_flags  # imports the builder, and every module runs this pass
+
         dim = _dimension(instruction)
         known = (found for operand in instruction.operands if (found := self.sizes_of(operand)))
         sizes = next(known, (None,) * instruction.operands[0].shape.rank)

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from hlo_run.analysis.buffers.sliced_products import sliced_product
 from hlo_run.analysis.executed_computations import executed_computations
-from hlo_run.analysis.fusion_owner import fusion_owner, is_collective_fusion, is_slice_copy, is_triton_fusion
+from hlo_run.analysis.fusion_owner import fusion_owner, is_block_level, is_collective_fusion, is_slice_copy, is_triton_fusion
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
@@ -58,7 +58,7 @@ class CustomFusionInliner(Struct, frozen=True):
 
 
 def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
-    if is_collective_fusion(fusion):
+    if is_collective_fusion(fusion) or (ctx.options.block_level_fusions and is_block_level(fusion)):
         return False
     if fusion.fused_computation.root.opcode == "sort":
         return not takes_sort(fusion)

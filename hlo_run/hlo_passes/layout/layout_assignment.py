@@ -493,7 +493,7 @@ def _relaid(value: HloInstruction, index: ShapeIndex, wanted: dict[ShapeIndex, O
 
 
 def _notes(value: HloInstruction, *others: str) -> dict[str, AttributeValue]:
-    """Return what a copy of `value` has of it."""
+    """Return the attributes that a copy of `value` takes from it: frontend attributes and `others`, if it has them."""
     return {name: value.attrs[name] for name in ("frontend_attributes", *others) if name in value.attrs}
 
 

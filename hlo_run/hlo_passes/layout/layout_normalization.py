@@ -165,7 +165,7 @@ class _Normalizer(Struct):
         # As in XLA, only the bitcast that replaces an instruction gets its sharding.
         editor, opcode = Editor(instruction, keeps_sharding=False), instruction.opcode
         if opcode in ("copy", "transpose"):
-            return self._moved(editor, instruction)
+            return self._as_transpose(editor, instruction)
         if opcode == "broadcast":
             return self._broadcast(editor, instruction)
         if opcode == "constant":
@@ -226,7 +226,7 @@ class _Normalizer(Struct):
             constant.parent.root = back
         return constant
 
-    def _moved(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
+    def _as_transpose(self, editor: Editor, instruction: HloInstruction) -> HloInstruction:
         """Return a copy or transpose as a transpose of default layouts, or its input if no byte moves."""
         source = instruction.operands[0].shape
         permutation = instruction.ints("dimensions") or tuple(range(source.rank))

@@ -40,7 +40,7 @@ class MoveCopyToUsers(Struct, frozen=True):
             for instruction in computation.post_order():
                 arrays = _copied_arrays(instruction)
                 if arrays:
-                    module.replace(instruction, _moved(instruction, arrays))
+                    module.replace(instruction, _behind_instruction(instruction, arrays))
                     unused.add(instruction)
         unused.remove()
 
@@ -65,7 +65,7 @@ def _changes_layout(value: HloInstruction) -> bool:
     return value.shape.minor_to_major != value.operands[0].shape.minor_to_major
 
 
-def _moved(instruction: HloInstruction, arrays: int) -> HloInstruction:
+def _behind_instruction(instruction: HloInstruction, arrays: int) -> HloInstruction:
     sources = [copy.operands[0] for copy in instruction.operands[:arrays]]
     operands = [*sources, *instruction.operands[arrays:]]
     computation = instruction.parent

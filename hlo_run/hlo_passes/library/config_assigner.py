@@ -4,7 +4,8 @@
       =>   c = (f32[64,32], s8[4194304]) custom-call(a, b), .., backend_config={.., "selected_algorithm":"0"}
 
 A product of cuBLASLt gets the first algorithm that needs at most 4 MiB of scratch memory; a convolution of cuDNN gets what the
-library chooses. Calls within fusions stay as they are. XLA's `ConfigAssigner` (formerly `Autotuner`) without a device.
+library chooses. A block-level fusion of a product gets the tile that a flag names, or the first one that suits it. Calls within
+fusions stay as they are. XLA's `ConfigAssigner` (formerly `Autotuner`) without a device.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import ClassVar, cast
 
 from msgspec import Struct
 
+from hlo_run.analysis.block_level.config import TRITON_GEMM, fusion_record, triton_gemm_config
+from hlo_run.analysis.block_level.product_tiles import first_tile, given_tile
+from hlo_run.analysis.fusion_owner import fusion_owner
 from hlo_run.hlo.async_ops import is_async_wrapper
 from hlo_run.hlo.graph import HloInstruction, HloModule
 from hlo_run.hlo.values.backend_config import config_of
@@ -41,7 +45,9 @@ class ConfigAssigner(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
-        del ctx
+        for fusion in module.instructions_of("fusion"):
+            if fusion_owner(fusion) == TRITON_GEMM and triton_gemm_config(fusion) is None:
+                _choose_tile(fusion, ctx)
         for call in module.instructions_of("custom-call"):
             if call.parent is not None and call.parent.is_fusion:
                 continue
@@ -49,6 +55,16 @@ class ConfigAssigner(Struct, frozen=True):
                 _choose_product(call)
             elif _CONVOLUTION in (config := config_of(call.backend_config)):
                 _choose_convolution(call, config)
+
+
+def _choose_tile(fusion: HloInstruction, ctx: PassContext) -> None:
+    dot = next((i for i in fusion.fused_computation.instructions if i.opcode in ("dot", "scaled-dot")), None)
+    if dot is not None:
+        options = ctx.options
+        given = given_tile(options.xla_gpu_override_gemm_autotuner, options.xla_gpu_gemm_autotuner_override_file)
+        record = fusion_record(TRITON_GEMM, given or first_tile(dot, ctx.target))
+        fusion.attrs["backend_config"] = to_json(config_of(fusion.backend_config) | {"fusion_backend_config": record})
+        fusion.touch()
 
 
 def _choose_product(call: HloInstruction) -> None:

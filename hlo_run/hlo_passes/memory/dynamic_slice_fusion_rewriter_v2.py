@@ -141,7 +141,7 @@ def _safe(hero: HloInstruction, read: Sequence[Sequence[HloInstruction]], result
 
 
 class _Plan:
-    """What goes into the body of a fusion, operands first, and the values that become its parameters."""
+    """The instructions of the body of a fusion, operands first, and the values that become its parameters."""
 
     def __init__(self, hero: HloInstruction, read: Sequence[Sequence[HloInstruction]], results: Sequence[_Result]) -> None:
         self._inside: dict[HloInstruction, None] = {}

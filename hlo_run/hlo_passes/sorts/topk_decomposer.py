@@ -4,7 +4,8 @@
                                       tuple(slice(sorted 0), slice(sorted 1))
 
 Where only the values are read, they are sorted alone. A custom call `TopK` has its own comparator, of elements only or of
-elements and positions. XLA's `topk_decomposer.cc`, without its packed form for bf16, which XLA:GPU does not use either.
+elements and positions. The largest of fewer than 2^16 numbers in bf16 are found in one array: the upper half of an s32 is the
+number, in an order that integers have, the lower half the complement of the position. XLA's `topk_decomposer.cc`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from hlo_run.hlo_passes.subgraphs.expansion import expand
 from hlo_run.hlo_passes.subgraphs.library_calls import is_topk_call
 from hlo_run.pass_support.hlo_pass import PassContext
 
+_HALF = 16
+_LOWER = (1 << _HALF) - 1
+
 
 class TopkDecomposer(Struct, frozen=True):
     """The pass; see the module's docstring. `TopK` calls stay unless `takes_calls`."""
@@ -34,12 +38,36 @@ class TopkDecomposer(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
         del ctx
+        expand(module, ("topk",), _packed, _can_be_packed)
         _sort_values_alone(module, module.in_post_order("topk"))
         if self.takes_calls:
             _sort_values_alone(module, [call for call in module.in_post_order("custom-call") if is_topk_call(call)])
         expand(module, ("topk",), _sorted_slices, described=True)
         if self.takes_calls:
             expand(module, ("custom-call",), _sorted_slices, is_topk_call, described=True)
+
+
+def _can_be_packed(topk: HloInstruction) -> bool:
+    """True if number and position fit into an s32 whose order is that of the numbers."""
+    shape = topk.operands[0].shape
+    return topk.largest and shape.element_type == "bf16" and shape.dims[-1] < 1 << _HALF
+
+
+def _packed(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
+    last = x.shape.rank - 1
+    positions = Shape.array("s32", x.shape.dims, x.shape.minor_to_major)
+    key = _flipped(b, b.bitcast_convert(b.convert(x, "f32"), "s32"))
+    packed = (key | _LOWER) ^ b.iota(positions, last)
+    ordered = b.sort([packed], last, _comparator(("s32",), largest=True))
+    values, numbers = old.shape.tuple_shapes
+    first = b.instruction("slice", [ordered], numbers, slice=[(0, size) for size in values.dims])
+    found = b.convert(b.bitcast_convert(_flipped(b, first) & ~_LOWER, "f32"), "bf16")
+    return b.tuple([found, (first ^ _LOWER) & _LOWER])
+
+
+def _flipped(b: HloBuilder, bits: HloValue) -> HloValue:
+    """Turn the bits of floats into integers of the same order, or back: negative numbers have all other bits inverted."""
+    return (bits & 0x7FFFFFFF) ^ b.shift_right_arithmetic(bits, 31)
 
 
 def _sort_values_alone(module: HloModule, choices: Sequence[HloInstruction]) -> None:
@@ -63,8 +91,9 @@ def _sorted_slices(b: HloBuilder, old: HloInstruction, x: HloValue) -> HloValue:
     indices = b.iota(Shape.array("s32", x.shape.dims, x.shape.minor_to_major), last)
     given = old.called_computations
     comparator = with_positions(given[0]) if given else _comparator((x.shape.element_type, "s32"), old.largest)
-    # Equal keys are always ordered by index: `is_stable=false` allows it as well.
-    ordered = b.sort([x, indices], last, comparator, is_stable=True)
+    # Equal keys are ordered by index, as `is_stable=false` allows. It stays in a sort of which `topk-rewriter` makes a call.
+    may_mix = old.opcode == "topk" and x.shape.element_type in ("f32", "bf16") and old.attrs.get("is_stable") is False
+    ordered = b.sort([x, indices], last, comparator, is_stable=not may_mix)
     ranges = [(0, size) for size in old.shape.tuple_shapes[0].dims]
     shapes = zip(range(2), old.shape.tuple_shapes, strict=True)
     return b.tuple([b.instruction("slice", [ordered[number]], shape, slice=ranges) for number, shape in shapes])

@@ -6,14 +6,21 @@ from typing import TypeAlias
 
 from hlo_run.hlo.attributes.stack_frames import StackFrames
 from hlo_run.hlo.attributes.table import OpMetadata
-from hlo_run.hlo.edit import Editor, InstructionMaker, clone_called, copy_instruction
+from hlo_run.hlo.edit import Editor, InstructionMaker, clone_called, copy_instruction, has_side_effect
+from hlo_run.hlo.frontend_attributes import frontend_attribute, set_frontend_attribute
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
+from hlo_run.hlo.opcodes.names import opcode_set
 from hlo_run.hlo.opcodes.traits import CONTROL_FLOW
 from hlo_run.hlo.printer import callees_in_order
 from hlo_run.records import replace
 
 # Of `op_name`, as in XLA.
 _LONGEST_NAME = 1024
+# Frontend attributes that say of which composite a call stands for.
+_COMPOSITE = ("composite.name", "composite.attributes", "composite.version")
+# Frontend attributes of a call that its instructions get; the first makes the second void.
+_WISHES = ("MUST_FUSE", "MAXIMAL_FUSE", "mosaic_fusion_group")
+_NEVER_FUSED = opcode_set("call conditional domain parameter while")
 
 ControlSuccessors: TypeAlias = dict[HloInstruction, list[HloInstruction]]
 
@@ -21,12 +28,26 @@ ControlSuccessors: TypeAlias = dict[HloInstruction, list[HloInstruction]]
 def inline_call(module: HloModule, call: HloInstruction, successors: ControlSuccessors | None = None) -> HloInstruction:
     """Replace the uses of a `call` by copies of the called instructions; return the new root. The call stays, without users.
 
-    `successors` is as in `inline`.
+    `successors` is as in `inline`. The instructions get the call's wishes about fusion (`_WISHES`), the root all of its frontend
+    attributes if it has none, but not those of a composite.
     """
+    for name in _COMPOSITE if call.attrs.get("is_composite") else ():
+        set_frontend_attribute(call, name, None)
+    _hand_down_wishes(call)
     root = inline(module, call, call.to_apply, successors=successors)
     if "frontend_attributes" in call.attrs and "frontend_attributes" not in root.attrs:
         root.attrs["frontend_attributes"] = call.attrs["frontend_attributes"]
     return root
+
+
+def _hand_down_wishes(call: HloInstruction) -> None:
+    """Give the called instructions that can be fused the attributes of the call that ask for it, beside their own."""
+    asked = [name for name in _WISHES if frontend_attribute(call, name) is not None]
+    for name in asked if asked[:2] != list(_WISHES[:2]) else asked[:1] + asked[2:]:
+        for instruction in call.to_apply.instructions:
+            is_free = frontend_attribute(instruction, name) is None
+            if is_free and instruction.opcode not in _NEVER_FUSED and not has_side_effect(instruction):
+                set_frontend_attribute(instruction, name, frontend_attribute(call, name))
 
 
 def control_successors(computation: HloComputation) -> ControlSuccessors:

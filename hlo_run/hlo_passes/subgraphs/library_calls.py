@@ -85,7 +85,7 @@ def gemm_call(dot: HloInstruction) -> HloInstruction | None:
 
     Its shape is (product, s8[0]): the library only uses algorithms without workspace.
     """
-    if not _is_large(dot) or not has_product(dot) or dot.operands[0].shape.element_type.startswith("f8"):
+    if not is_large_product(dot) or not has_product(dot) or dot.operands[0].shape.element_type.startswith("f8"):
         return None
     return library_call(dot, "custom-call", dot.operands[:2], Shape.array("s8", (0,)), gemm_attributes(dot))
 
@@ -141,7 +141,7 @@ def is_product_of_library(dot: HloInstruction, smallest: int) -> bool:
 
     XLA's `IsCublasSupportedMatMul`, and its threshold `smallest`, below which a kernel of our own computes the product.
     """
-    if not _is_large(dot, smallest):
+    if not is_large_product(dot, smallest):
         return False
     sides = dot_side(dot, 0), dot_side(dot, 1)
     if not all(_is_matrix(operand.shape, side) for operand, side in zip(dot.operands, sides, strict=True)):
@@ -150,7 +150,7 @@ def is_product_of_library(dot: HloInstruction, smallest: int) -> bool:
     return matrices > 0 and _has_result_type(dot, matrices)
 
 
-def _is_large(dot: HloInstruction, smallest: int = _SMALLEST_PRODUCT) -> bool:
+def is_large_product(dot: HloInstruction, smallest: int = _SMALLEST_PRODUCT) -> bool:
     """Return True for a product that is not small enough for a kernel of our own."""
     if len(dot.operands) != 2 or "sparsity_config" in dot.attrs or not dot.shape.element_count:
         return False

@@ -8,7 +8,7 @@ from hlo_run.walks import reaches
 
 
 def simplify_tuples(module: HloModule) -> None:
-    """Edit all computations in place, operands before their users; of fusion bodies those of custom fusions with tuples."""
+    """Edit all computations in place, operands before their users; of fusion bodies only bodies of custom fusions with tuples."""
     unused = Leftovers()
     found = module.instructions_of("get-tuple-element", "tuple")
     sources = dict.fromkeys(i.operands[0] for i in found if i.opcode == "get-tuple-element")
@@ -62,8 +62,7 @@ def _needs(instruction: HloInstruction, source: HloInstruction) -> bool:
 
 def _is_sharded_alike(one: HloInstruction, two: HloInstruction) -> bool:
     """Return False for two values with different shardings, of which neither may be lost."""
-    shardings = [value.attrs["sharding"] for value in (one, two) if "sharding" in value.attrs]
-    return len(shardings) < 2 or shardings[0] == shardings[1]
+    return one.sharding is None or two.sharding is None or one.sharding == two.sharding
 
 
 def _simpler(instruction: HloInstruction) -> HloInstruction | None:

@@ -233,7 +233,7 @@ class DumpObserver(Observer):
             self._dump_module("after_optimization")
 
     def _constants(self, title: str, text: Callable[[], str]) -> None:
-        """Write a form of the LLVM module of constants, as that of one more kernel."""
+        """Write a form of the LLVM module of constants, as a form of one more kernel."""
         if title == CONSTANTS[2]:
             if self._dumps_emitter(_PTX):
                 self._files.text(f"{self._llvm_files - 1}.ptx", text())

@@ -11,6 +11,7 @@ from hlo_run.hlo.graph import HloComputation, HloInstruction
 from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.views.indexed import Indexed
 from hlo_run.reference.arguments.value_flow import uses_of
+from hlo_run.walks import walk
 
 # Ops between a parameter and a gather or scatter whose indices it is.
 _INDEX_MOVERS: frozenset[Opcode] = frozenset(("reshape", "transpose", "copy", "slice", "bitcast"))
@@ -172,14 +173,10 @@ def _windows(scatter: HloInstruction) -> tuple[tuple[int, int], ...]:
 
 def _moved_index_demands(origin: HloInstruction) -> Iterator[Constraints]:
     """Yield the constraints of gathers and scatters, in the same computation, whose indices are the moved elements."""
-    pending = [user for user in origin.users if _moves_indices(user)]
-    while pending:
-        moved = pending.pop()
+    for moved in walk(filter(_moves_indices, origin.users), lambda value: filter(_moves_indices, value.users)):
         for user in moved.users:
             if user.opcode in ("gather", "scatter") and user.operands[_indices_number(user)] is moved:
                 yield _gather_index(user)
-            elif _moves_indices(user):
-                pending.append(user)
 
 
 def _moves_indices(instruction: HloInstruction) -> bool:

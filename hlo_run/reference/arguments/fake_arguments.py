@@ -27,6 +27,7 @@ RARITY = 8
 _MOST_LARGER = 2
 # A peak is so many times as large as the largest other number.
 _PEAK = 2.0
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Peaks(Struct, frozen=True):
@@ -149,15 +150,20 @@ def _of_many_sizes(values: Array, shape: Shape, engine: RandomEngine, draw: Draw
 def _with_peaks(values: Array, shape: Shape, peaks: Peaks, turn: int) -> Array:
     """Return the numbers with a peak in each row, at the next place in the next row, and in the next turn after the last row."""
     wide = widen(values, shape.dtype).copy()
-    # A bitcast may add or drop dimensions of one element.
-    is_same = [n for n in shape.dims if n > 1] == [n for n in peaks.dims if n > 1] and peaks.dims[peaks.dim] > 1
-    before = sum(n > 1 for n in peaks.dims[: peaks.dim])
-    axis = [dim for dim, n in enumerate(shape.dims) if n > 1][before] if is_same else shape.rank - 1
-    lines: Array = np.moveaxis(wide, axis, -1)
+    # A bitcast may add or drop dimensions of one element, or merge dimensions.
+    is_same = wide.size == math.prod(peaks.dims) and peaks.dims[peaks.dim] > 1
+    lines: Array = np.moveaxis(wide.reshape(peaks.dims), peaks.dim, -1) if is_same else wide
     places = np.indices(lines.shape[:-1])
     rows = np.arange(math.prod(lines.shape[:-1])).reshape(lines.shape[:-1])
-    lines[(*places, (rows + rows.size * turn) % lines.shape[-1])] = peaks.sign * _PEAK * np.abs(wide).max()
+    # Numbers that one thread reads one after the other are neighbours, or some lines apart: the places are far from each other.
+    steps = (rows + rows.size * turn) * _coprime_step(lines.shape[-1])
+    lines[(*places, steps % lines.shape[-1])] = peaks.sign * _PEAK * np.abs(wide).max()
     return narrow(wide, shape.dtype)
+
+
+def _coprime_step(count: int) -> int:
+    """Return a step through places 0 to `count` - 1 that comes to each of them, and next to none of the last ones."""
+    return next(step for step in range(max(1, round(count * _GOLDEN)), count + 2) if math.gcd(step, count) == 1)
 
 
 def _probabilities(values: Array, dtype: DType, dim: int) -> Array:

@@ -16,6 +16,16 @@ def hides(value: Value, shape: Shape) -> bool:
     return any(_array_hides(as_array(_at(value, path)), leaf) for path, leaf in shape.leaves() if leaf.is_array)
 
 
+def common_number(array: Array, shape: Shape) -> complex | None:
+    """Return the finite number that all elements of an array are; None if there is none."""
+    if not array.size:
+        return None
+    with quiet():
+        first = array.reshape(-1)[:1]
+        number = complex(widen(first, shape.dtype)[0])
+        return number if bool((array == first).all()) and np.isfinite(number) else None
+
+
 def _array_hides(array: Array, shape: Shape) -> bool:
     if not array.size:
         return False

@@ -37,7 +37,7 @@ class PatternFinder:
         self._seen += places.size
 
     def found(self) -> tuple[str, ...]:
-        """Return the patterns as sentences, first the ones about places."""
+        """Return the patterns as sentences, places first."""
         leaf = self._leaf
         sample = np.concatenate(self._places) if self._places else np.zeros(0, np.int64)
         values = value_patterns(leaf, as_array(leaf.expected), as_array(leaf.actual), sample, self._spec)

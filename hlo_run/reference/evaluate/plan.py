@@ -16,7 +16,7 @@ from hlo_run.hlo.opcodes.names import Opcode
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.reference.evaluate.device import Plan, ProgramEvaluator, Step
 from hlo_run.reference.values import Evaluator, Kernel, Prepared, Value, unsupported
-from hlo_run.walks import walk
+from hlo_run.walks import post_order_of_all, walk
 
 # What can be made of constants alone without taking memory.
 _VIEWS_OF_CONSTANTS: frozenset[Opcode] = frozenset(("constant", "broadcast", "iota"))
@@ -121,18 +121,10 @@ def find_effects(computations: Iterable[HloComputation]) -> dict[HloComputation,
 
 
 def callees_first(computations: Iterable[HloComputation]) -> list[HloComputation]:
-    """Return the computations and all that they call, callees before callers; not recursive, so nests may be deep."""
-    done: dict[HloComputation, None] = {}
-    for start in computations:
-        stack = [start]
-        while stack:
-            top = stack[-1]
-            waiting = [] if top in done else [c for i in top.instructions for c in i.called_computations if c not in done]
-            if waiting:
-                stack.extend(dict.fromkeys(waiting))
-            else:
-                done[stack.pop()] = None
-    return list(done)
+    """Return the computations and all that they call, callees before callers, the last callee first."""
+    return post_order_of_all(
+        computations, lambda caller: [c for i in reversed(caller.instructions) for c in reversed(i.called_computations)]
+    )
 
 
 def _expected(shape: Shape) -> tuple[tuple[int, ...] | None, NumpyType | None]:

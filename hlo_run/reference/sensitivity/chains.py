@@ -75,7 +75,7 @@ class Chains:
 
     @property
     def may_end(self) -> bool:
-        """True if a part of the result is floats: no chain ends at what is seen in integers alone."""
+        """True if a part of the result is floats: no chain ends at a change that shows in integers alone."""
         return any(_is_float(place) for places in self._run.exits.values() for place in places)
 
     def add(self, kernel: HloInstruction) -> None:

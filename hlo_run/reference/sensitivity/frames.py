@@ -16,7 +16,7 @@ Evaluate = Callable[[Step, "list[Value | None]"], Value]
 
 
 class State(Struct, frozen=True):
-    """What an iteration of a loop begins with: the loop's state, and that of random numbers."""
+    """The state at the beginning of an iteration: the loop's values, and the state of random numbers."""
 
     value: Value
     counters: dict[HloInstruction, int]

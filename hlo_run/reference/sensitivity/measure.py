@@ -95,7 +95,7 @@ class _Measure:
         return in_order(self._known.values(), [kernel.name for kernel in self._kernels])
 
     def _see_by_chains(self, kernels: Sequence[HloInstruction]) -> list[HloInstruction]:
-        """Find kernels whose change shows by chains; return those of the others of which it may, once more kernels are seen."""
+        """Find kernels whose change shows by chains; return the others that may show once more kernels are seen."""
         again: list[HloInstruction] = []
         chains = self._chains
         for kernel in kernels:

@@ -40,8 +40,9 @@ class Builder(InstructionMaker):
         self._broadcast: dict[HloInstruction, frozenset[int]] = {}
 
     def _inherit(self, opcode: Opcode, shape: Shape, attributes: dict[str, AttributeValue]) -> None:
-        if self.origin is not None and "metadata" in self.origin.attrs:
-            attributes.setdefault("metadata", self.origin.attrs["metadata"])
+        metadata = self.origin.metadata if self.origin is not None else None
+        if metadata is not None:
+            attributes.setdefault("metadata", metadata)
 
     def _put(self, made: HloInstruction) -> HloInstruction:
         made.where = self.origin.where if self.origin is not None else None

@@ -268,25 +268,25 @@ def _passes_at_once(operand: HloInstruction) -> bool:
 
 
 def _transpose(instruction: HloInstruction, level: int) -> bool:
-    return _moved(instruction, level, lambda sharding: transpose(sharding, instruction.dimensions))
+    return _improve_from_operand(instruction, level, lambda sharding: transpose(sharding, instruction.dimensions))
 
 
 def _reverse(instruction: HloInstruction, level: int) -> bool:
-    return _moved(instruction, level, lambda sharding: reverse(sharding, instruction.dimensions))
+    return _improve_from_operand(instruction, level, lambda sharding: reverse(sharding, instruction.dimensions))
 
 
 def _reshape(instruction: HloInstruction, level: int) -> bool:
     source = instruction.operands[0].shape.dims
-    return _moved(instruction, level, lambda sharding: through_reshape(source, instruction.shape.dims, sharding))
+    return _improve_from_operand(instruction, level, lambda sharding: through_reshape(source, instruction.shape.dims, sharding))
 
 
 def _select_and_scatter(instruction: HloInstruction, level: int) -> bool:
     if any(dim.base_dilation > 1 for dim in instruction.window.dims):
         return False
-    return _moved(instruction, level, lambda sharding: sharding)
+    return _improve_from_operand(instruction, level, lambda sharding: sharding)
 
 
-def _moved(instruction: HloInstruction, level: int, move: Callable[[SingleSharding], SingleSharding]) -> bool:
+def _improve_from_operand(instruction: HloInstruction, level: int, move: Callable[[SingleSharding], SingleSharding]) -> bool:
     if not is_divided(instruction.operands[0]):
         return False
     return improve(instruction, move(leaf_sharding(instruction.operands[0])), level > 0, inner_user_count(instruction) == 1)

@@ -75,8 +75,8 @@ def add_constraint(computation: HloComputation, value: HloInstruction, sharding:
         "custom_call_target": CONSTRAINT,
         "frontend_attributes": FrontendAttributes(((shardy.SHARDING, ""),)),
     }
-    if "metadata" in value.attrs:
-        attributes["metadata"] = value.attrs["metadata"]
+    if value.metadata is not None:
+        attributes["metadata"] = value.metadata
     made = InstructionMaker(None, value.where, attributes).add("custom-call", value.shape, [value], name=value.name)
     given[made] = (sharding,)
     return computation.add(made)

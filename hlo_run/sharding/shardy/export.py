@@ -406,7 +406,7 @@ def forget_attributes(module: HloModule) -> None:
 
 def metadata_of(like: HloInstruction) -> dict[str, AttributeValue]:
     """Return the attribute with the metadata of an instruction, if it has some."""
-    return {"metadata": like.attrs["metadata"]} if "metadata" in like.attrs else {}
+    return {"metadata": like.metadata} if like.metadata is not None else {}
 
 
 def _joined(local: NamedSharding | None, whole: NamedSharding, manual: frozenset[int]) -> NamedSharding:

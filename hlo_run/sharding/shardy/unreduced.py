@@ -118,10 +118,10 @@ class _Completion:
         result = _unreduced(source, difference(source.unreduced, axes, source.mesh))
         origin, along, is_tiled = self._origins.get(value, (None, (), False))
         if origin is not None and along == axes:
-            return self._made(self._sums.copied(origin, result), result) if is_tiled else origin
-        return self._made(self._sums.complete(value, source, axes, result), result)
+            return self._with_sharding(self._sums.copied(origin, result), result) if is_tiled else origin
+        return self._with_sharding(self._sums.complete(value, source, axes, result), result)
 
-    def _made(self, value: HloInstruction, sharding: NamedSharding) -> HloInstruction:
+    def _with_sharding(self, value: HloInstruction, sharding: NamedSharding) -> HloInstruction:
         self._shardings[value] = sharding
         return value
 
@@ -150,16 +150,16 @@ class _Completion:
         summed = in_mesh_order((ref for axes in tiles for ref in axes), mesh)
         if any(old.axes != new.axes for old, new in zip(source.dims, between, strict=True)):
             source = with_dims(source, between)
-            value = self._made(self._sums.copied(value, source), source)
+            value = self._with_sharding(self._sums.copied(value, source), source)
         origin = value
         copied = difference(more, summed, mesh)
         if copied:
             unreduced = in_mesh_order((*source.unreduced, *copied), mesh)
             result = NamedSharding(mesh, tuple(between), target.replicated, unreduced)
-            value = self._made(self._sums.from_copies(value, source, copied, result), result)
+            value = self._with_sharding(self._sums.from_copies(value, source, copied, result), result)
             source = result
         if summed:
-            value = self._made(self._sums.from_tiles(value, source, tiles, target), target)
+            value = self._with_sharding(self._sums.from_tiles(value, source, tiles, target), target)
         if not (copied and summed):
             self._origins[value] = origin, more, bool(summed)
         return value
@@ -195,7 +195,7 @@ class _Completion:
 
     def _replace(self, old: HloInstruction, made: HloInstruction, sharding: NamedSharding) -> None:
         """Let all users of a value but the first step to `made` use `made`."""
-        self._made(made, sharding)
+        self._with_sharding(made, sharding)
         first = made
         while old not in first.operands:
             first = first.operands[0]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hlo_run.analysis.block_level.dim_tile import Tile
-from hlo_run.analysis.block_level.tiling import Tiling, tile_computation, tile_instructions
+from hlo_run.analysis.block_level.fused_ops import ops_of_instructions
+from hlo_run.analysis.block_level.tiling import Tiling, tile, tile_computation
 from hlo_run.analysis.decision import Decision
 from hlo_run.hlo.graph import HloModule
 from hlo_run.hlo.text.parser import parse_module
@@ -85,7 +86,7 @@ def test_operand_tile_has_the_elements_of_the_result(text: str, root: tuple[int,
     (operand,) = found.root.operands
     numbers = np.arange(np.prod(operand.op.shape.dims)).reshape(operand.op.shape.dims)
     result = np.asarray(evaluate(read(text), [numbers.astype(np.float32)]))
-    for ids in product(*(range(-(-size // tile)) for size, tile in zip(result.shape, root, strict=True))):
+    for ids in product(*(range(-(-size // part)) for size, part in zip(result.shape, root, strict=True))):
         wanted = sorted(result[index] for index in elements(found.root.tile, ids))
         assert sorted(numbers[index] for index in elements(operand.tile, ids)) == wanted
 
@@ -185,7 +186,7 @@ def test_instructions_of_a_larger_computation_are_tiled_alone() -> None:
     entry = read("p = f32[6,5] parameter(0) v = f32[6,5] reverse(p), dimensions={0} t = f32[5,6] transpose(v), dimensions={1,0} "
                  "ROOT n = f32[5,6] negate(t)").entry  # fmt: skip
     members = [i for i in entry.instructions if i.name in ("t", "n")]
-    tiled = tile_instructions(entry.root, members)
+    tiled = tile(ops_of_instructions(entry.root, members))
     assert not isinstance(tiled, Decision)
     assert [op.op.name for op in tiled.region.ops] == ["n", "t", "v"]
-    assert isinstance(tile_instructions(entry.root, [*members, entry.instructions[1]]), Decision)
+    assert isinstance(tile(ops_of_instructions(entry.root, [*members, entry.instructions[1]])), Decision)

@@ -81,6 +81,20 @@ def test_the_first_reduction_reads_an_element_before_another_result_takes_its_pl
     assert not BufferSharing().may_share(_fusion(elsewhere, "p", "(f32[8,4], f32[8])"), 0, (), (0,))
 
 
+def test_two_results_beside_a_reduction_read_before_either_is_written() -> None:
+    """As in XLA of jaxlib 0.12.0.1. A reduction of another array has blocks of its own, which would read what is written."""
+    body = (
+        f"{_AB}  z = f32[] constant(0)\n  x = f32[8,4] negate(a)\n  y = f32[8,4] abs(a)\n"
+        "  s = f32[8] reduce(a, z), dimensions={1}, to_apply=max\n"
+        "  ROOT r0 = (f32[8,4], f32[8], f32[8,4]) tuple(x, s, y)"
+    )
+    shape = "(f32[8,4], f32[8], f32[8,4])"
+    for output in (0, 2):
+        assert BufferSharing().may_share(_fusion(body, "p, q", shape), 0, (), (output,))
+    apart = body.replace("reduce(a,", "reduce(b,")
+    assert not BufferSharing().may_share(_fusion(apart, "p, q", shape), 0, (), (0,))
+
+
 def test_sort_goes_operand_by_operand() -> None:
     module = hlo_run.parse("""
 less { a = f32[] parameter(0)  b = f32[] parameter(1)  c = s32[] parameter(2)  d = s32[] parameter(3)

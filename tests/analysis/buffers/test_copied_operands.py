@@ -1,4 +1,4 @@
-"""Which fusions need no kernel, because every result is bytes of an operand. The answers are those of XLA's thunks."""
+"""Fusions that need no kernel, because every result is bytes of an operand. The answers are those of XLA's thunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which copies can go: by the order that dependencies imply, and by that of a schedule."""
+"""Copies that can go: by the order that dependencies imply, and by the order of a schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often the instructions of a node are emitted."""
+"""The number of times that instructions of a node are emitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the latency-hiding scheduler records: times, memory, waits. The figures are those of real XLA's rules."""
+"""The records of the latency-hiding scheduler: times, memory, waits. The figures are those of real XLA's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which emitter a fusion gets, why, and how that is shown; small questions about shapes and widths."""
+"""The emitter of a fusion, its reason, and how both are shown; small questions about shapes and widths."""
 
 from __future__ import annotations
 

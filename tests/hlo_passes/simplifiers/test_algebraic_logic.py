@@ -93,6 +93,8 @@ CASES = (
         "compare.LT(i, {3})",
     ),
     Case("xor itself", I, IROOT + "xor(i, i)", "broadcast<4>({0})"),
+    Case("xor equals", I, "a = s32[4] abs(i); b = s32[4] abs(i); " + IROOT + "xor(a, b)", "broadcast<4>({0})"),
+    Case("xor others", I, "a = s32[4] abs(i); b = s32[4] not(i); " + IROOT + "xor(a, b)", "xor(abs(i), not(i))"),
     Case(
         "two bounds",
         I,

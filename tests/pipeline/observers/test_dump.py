@@ -1,4 +1,4 @@
-"""What --xla_dump_to writes with each flag of dumps. The names are those of released XLA."""
+"""The files that --xla_dump_to writes with each flag of dumps. The names are those of released XLA."""
 
 from __future__ import annotations
 

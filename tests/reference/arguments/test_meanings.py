@@ -1,4 +1,4 @@
-"""What integers of arguments mean, as programs lowered by JAX and by hand use them."""
+"""The meanings of integer arguments, as programs lowered by JAX and by hand use them."""
 
 from __future__ import annotations
 

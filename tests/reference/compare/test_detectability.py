@@ -1,4 +1,4 @@
-"""What a comparison sees: zeros, small numbers, NaNs, and arrays of pred."""
+"""Changes that a comparison sees: zeros, small numbers, NaNs, and arrays of pred."""
 
 from __future__ import annotations
 

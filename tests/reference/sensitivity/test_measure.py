@@ -1,4 +1,4 @@
-"""Which kernels a comparison sees: behind NaN, zeros and maxima, below the bounds, unused, in loops, and within a budget."""
+"""Kernels that a comparison sees: behind NaN, zeros and maxima, below the bounds, unused, in loops, and within a budget."""
 
 from __future__ import annotations
 

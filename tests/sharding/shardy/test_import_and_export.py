@@ -1,4 +1,4 @@
-"""What Shardy's import and export do to loops, reducers and manual computations, besides shardings. The texts are XLA's."""
+"""The changes of Shardy's import and export to loops, reducers and manual computations. The texts are XLA's."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ class AllGatherToCollectivePermuteSimplifier(Struct, frozen=True):
             if pairs is None:
                 continue
             moved = tuple((source, target) for source, target in pairs if source != target)
-            channel = gather.attrs["channel_id"]
+            channel = gather.channel_id
+            assert channel is not None, "an all-gather across partitions has a channel"
             permute = Editor(shard).add(
                 "collective-permute", shard.shape, gather.operands, channel_id=channel, source_target_pairs=moved
             )

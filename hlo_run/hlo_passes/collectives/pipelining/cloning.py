@@ -15,6 +15,7 @@ from hlo_run.hlo.values.attribute_values import AttributeValue
 from hlo_run.hlo.values.shape import Shape
 from hlo_run.hlo_passes.collectives.communication.channels import free_channels
 from hlo_run.hlo_passes.subgraphs.async_pairs import set_collective_config
+from hlo_run.walks import post_order_of_all
 
 Map = dict[HloInstruction, HloInstruction]
 _GROUP = "_scheduling_group_id"
@@ -115,22 +116,15 @@ def clone_with(
     def chosen(old: HloInstruction) -> HloInstruction | None:
         return replaced.get(old, old)
 
+    def operands_of(source: HloInstruction) -> list[HloInstruction]:
+        return [found for operand in source.operands if (found := chosen(operand)) is not None]
+
     clone, copies = HloComputation(f"{computation.name}.clone", computation.where), Map()
     clone.execution_thread = computation.execution_thread
-    seen: set[HloInstruction] = set()
-    for start in map(chosen, computation.instructions):
-        stack = [start] if start is not None else []
-        while stack:
-            top = stack[-1]
-            if top not in seen:
-                seen.add(top)
-                stack += [found for operand in top.operands if (found := chosen(operand)) is not None]
-                continue
-            stack.pop()
-            if top not in copies:
-                operands = [copies[found] for operand in top.operands if (found := chosen(operand)) is not None]
-                copies[top] = clone.add(copy_instruction(top, operands))
-                clone_called(module, copies[top])
+    starts = (found for old in computation.instructions if (found := chosen(old)) is not None)
+    for source in post_order_of_all(starts, lambda user: reversed(operands_of(user))):
+        copies[source] = clone.add(copy_instruction(source, [copies[operand] for operand in operands_of(source)]))
+        clone_called(module, copies[source])
     copies.update({old: copies[new] for old, new in replaced.items() if new is not None})
     for old in computation.instructions:
         if old.control_predecessors and old in copies:

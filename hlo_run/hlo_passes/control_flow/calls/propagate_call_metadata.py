@@ -25,6 +25,8 @@ class PropagateCallMetadata(Struct, frozen=True):
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit in place."""
         del ctx
+        if not module.instructions_of("call"):
+            return
         frames = module.stack_frames
         for computation in reversed(module.computations):
             for call in computation.post_order() if not computation.is_fusion else ():

@@ -57,12 +57,12 @@ class WhileLoopInvariantCodeMotion(Struct, frozen=True):
         known = unchanged_elements(body)
         if not known and not self.hoist_constants:
             return
-        moved = self._moved(body, known)
+        moved = self._invariants(body, known)
         if not moved:
             return
         hoist(module, loop, moved)
 
-    def _moved(self, body: HloComputation, known: set[HloInstruction]) -> list[HloInstruction]:
+    def _invariants(self, body: HloComputation, known: set[HloInstruction]) -> list[HloInstruction]:
         """Return the instructions to move, operands first."""
         moved: list[HloInstruction] = []
         ordered = {p for i in body.instructions for p in i.control_predecessors}

@@ -42,11 +42,14 @@ class CublasGemmRewriter(Struct, frozen=True):
 
     def apply(self, ctx: PassContext, module: HloModule) -> None:
         """Edit `module` in place."""
-        executed = set(executed_computations(module))
+        found = module.instructions_of("dot", "custom-call")
+        products = {i.parent for i in found if i.opcode == "dot" or is_call(i, MATMUL, F8_MATMUL, LEGACY)}
+        if not products:
+            return
+        executed = products.intersection(executed_computations(module))
         for computation in (c for c in computation_post_order(module) if c in executed):
-            if any(i.opcode == "dot" or is_call(i, MATMUL, F8_MATMUL, LEGACY) for i in computation.instructions):
-                for is_narrow in (True, False):
-                    _rewrite_all(ctx, module, computation, is_narrow)
+            for is_narrow in (True, False):
+                _rewrite_all(ctx, module, computation, is_narrow)
 
 
 def _rewrite_all(ctx: PassContext, module: HloModule, computation: HloComputation, is_narrow: bool) -> None:

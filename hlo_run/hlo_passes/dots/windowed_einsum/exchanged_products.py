@@ -74,7 +74,7 @@ def _exchanged(editor: Editor, like: HloInstruction, operand: HloInstruction, di
     return made
 
 
-def _moved(module: HloModule, editor: Editor, operand: HloInstruction, dim: int) -> HloInstruction:
+def _exchanged_operand(module: HloModule, editor: Editor, operand: HloInstruction, dim: int) -> HloInstruction:
     """Add the exchange of the editor's origin for another operand; its groups are listed, as in XLA."""
     made = _exchanged(editor, editor.origin, operand, dim, next_channel_id(module))
     made.attrs["replica_groups"] = ReplicaGroups(made.replica_groups.groups())
@@ -98,7 +98,7 @@ def _exchange_before(module: HloModule, dot: HloInstruction) -> HloInstruction |
             return None
     views[-1].replace_operand(exchange, exchange.operands[0])
     editor = Editor(exchange, derives=False)
-    made = _moved(module, editor, views[0], dim)
+    made = _exchanged_operand(module, editor, views[0], dim)
     dot.replace_operand(views[0], made)
     editor.computation.remove(exchange)
     return made
@@ -118,7 +118,7 @@ def _product_before(module: HloModule, exchange: HloInstruction) -> tuple[HloIns
         if dim is None:
             return None
     editor = Editor(exchange)
-    made = _moved(module, editor, dot, dim)
+    made = _exchanged_operand(module, editor, dot, dim)
     views[-1].replace_operand(dot, made)
     module.replace(exchange, views[0])
     editor.computation.remove(exchange)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hlo_run.analysis.value_keys import ValueKeys
 from hlo_run.hlo.graph import HloInstruction
+from hlo_run.hlo.opcodes.traits import ELEMENTWISE
 from hlo_run.hlo.views.slices import DynamicSlice
 from hlo_run.hlo_passes.simplifiers.algebraic.rule import (
     Rewriter,
@@ -39,11 +41,19 @@ def or_with_constant(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def xor_with_zero(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """A ^ 0 => A, A ^ A => 0."""
+    """A ^ 0 => A, A ^ A => 0; equal comparisons count as one."""
     one, two = i.operands
-    if one is two:
+    if one is two or _are_same(one, two):
         return rw.splat(0, i.shape)
     return one if is_all(two, 0) else two if is_all(one, 0) else None
+
+
+def _are_same(one: HloInstruction, two: HloInstruction) -> bool:
+    """True for elementwise instructions of the same operands and attributes."""
+    if one.opcode != two.opcode or one.opcode not in ELEMENTWISE or list(map(id, one.operands)) != list(map(id, two.operands)):
+        return False
+    keys = ValueKeys(sees_layouts=True)
+    return keys.of(one, ()) == keys.of(two, ())
 
 
 def and_of_bounds(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:

@@ -19,10 +19,10 @@ _MOST_CHUNKS = 5
 
 def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     """reshape(transpose(reshape(A))) => A if all only permute, add and remove size-1 dimensions, and their composition is A."""
-    order = _moved(i)
+    order = _transposed_dims(i)
     value, steps = i.operands[0], 0
     while order is not None and value.opcode in ("reshape", "transpose") and steps < _LONGEST:
-        inner = _moved(value)
+        inner = _transposed_dims(value)
         if inner is None:
             return None
         order, value, steps = [inner[d] for d in order], value.operands[0], steps + 1
@@ -31,7 +31,7 @@ def chain_of_nothing(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
     return None
 
 
-def _moved(i: HloInstruction) -> list[int] | None:
+def _transposed_dims(i: HloInstruction) -> list[int] | None:
     """Return for each result dimension > 1 the number of the operand's (among those > 1); None if some are split or merged."""
     before, after = i.operands[0].shape.dims, i.shape.dims
     large = [d for d, size in enumerate(before) if size != 1]
@@ -224,7 +224,7 @@ def shuffle_twice(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
 
 
 def shuffle_without_effect(rw: Rewriter, i: HloInstruction) -> HloInstruction | None:
-    """shuffle(A) => A, or a shuffle along fewer dimensions: without whole rotations and those of equal elements."""
+    """shuffle(A) => A, or a shuffle along fewer dimensions: without whole rotations and rotations of equal elements."""
     value, given = i.operands[0], _shifts(i)
     if given is None:
         return None
@@ -248,8 +248,8 @@ def _least(shifts: dict[int, int], dims: tuple[int, ...]) -> dict[int, int]:
 def _shuffled(rw: Rewriter, old: HloInstruction, value: HloInstruction, shifts: dict[int, int]) -> HloInstruction:
     if not (shifts := _least(shifts, old.shape.dims)):
         return value
-    mode = old.attrs["mode"]
-    return rw.add("shuffle", old.shape, [value], dimensions=tuple(shifts), mode=mode, shifts=tuple(shifts.values()))
+    mode, amounts = old.shuffle_mode, tuple(shifts.values())
+    return rw.add("shuffle", old.shape, [value], dimensions=tuple(shifts), mode=mode, shifts=amounts)
 
 
 FREE_RULES: Rules = {

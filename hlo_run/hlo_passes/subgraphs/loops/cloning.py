@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from hlo_run.hlo.edit import copy_instruction, remove_replaced
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
-from hlo_run.walks import post_order
+from hlo_run.walks import post_order, post_order_of_all
 
 
 def renamed_clone(old: HloInstruction) -> HloInstruction:
@@ -52,18 +52,9 @@ def _copying_order(
     starts: list[HloInstruction], replacements: Mapping[HloInstruction, HloInstruction | None]
 ) -> list[HloInstruction]:
     """Return the instructions, operands before users, in the order in which XLA copies a computation: last operands first."""
-    order: dict[HloInstruction, None] = {}
-    met: set[HloInstruction] = set()
-    for start in starts:
-        stack = [start]
-        while stack:
-            top = stack[-1]
-            if top in met:
-                order.setdefault(stack.pop())
-                continue
-            met.add(top)
-            stack += [r for o in top.operands if (r := replacements.get(o, o)) is not None]
-    return list(order)
+    return post_order_of_all(
+        starts, lambda user: [r for o in reversed(user.operands) if (r := replacements.get(o, o)) is not None]
+    )
 
 
 def replace_by_form(

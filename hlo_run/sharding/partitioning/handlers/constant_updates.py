@@ -128,7 +128,7 @@ def _exchanged(
     v: Visit, part: Part, piece: HloInstruction, places: Sequence[int], starts: Sequence[int], fill: HloInstruction
 ) -> HloInstruction | None:
     """Move all that fits of the value by the distance between slice and update."""
-    cuts, edges = _moved(part.base.dims, v.hlo.shape.dims, places, starts)
+    cuts, edges = _fitting_ranges(part.base.dims, v.hlo.shape.dims, places, starts)
     if any((first, limit) != (0, size) for (first, limit), size in zip(cuts, part.base.dims, strict=True)):
         base = replace(part.base, dims=tuple(limit - first for first, limit in cuts))
         ranges = tuple((first, limit, 1) for first, limit in cuts)
@@ -139,7 +139,7 @@ def _exchanged(
     return _padded(v, part, fill, edges) if any(map(any, edges)) else part.reshard(v.leaf).hlo
 
 
-def _moved(
+def _fitting_ranges(
     sizes: Sequence[int], wanted: Sequence[int], places: Sequence[int], starts: Sequence[int]
 ) -> tuple[list[tuple[int, int]], Edges]:
     """Return the ranges of a value that fit into the dimensions `wanted` when `places` go to `starts`, and the edges to add."""
@@ -156,11 +156,11 @@ def _moved(
 def _without_exchange(
     v: Visit, part: Part, piece: HloInstruction, places: Sequence[int], starts: Sequence[int], fill: HloInstruction
 ) -> HloInstruction | None:
-    """Make each device's tile of its own tile; None if the update crosses tiles and does not stay in place."""
+    """Make each tile of the result from the device's own; None if the update crosses tiles and does not stay in place."""
     if key_of(part.sharding) != key_of(v.sharding):
         return None
     whole, source = v.hlo.shape.dims, part.base.dims
-    cuts, edges = _moved(source, whole, places, starts)
+    cuts, edges = _fitting_ranges(source, whole, places, starts)
     pads = any(map(any, edges))
     own, target = part.hlo.shape.dims, shard_shape(v.hlo.shape, v.sharding).dims
     for dim, count in enumerate(v.leaf.data_dims):

@@ -242,8 +242,8 @@ class Trial(Struct, frozen=True):
         if result is None:
             return NO_WAY
         needed = list(walk([result], lambda i: i.operands))
-        memory = max((_memory(one) for one in needed if one.opcode == opcode or one.opcode in _SHARES), default=0)
-        moved = sum(_moved(one) for one in needed)
+        memory = max((_bytes_accessed(one) for one in needed if one.opcode == opcode or one.opcode in _SHARES), default=0)
+        moved = sum(_bytes_sent(one) for one in needed)
         return (memory, moved) if memory else NO_WAY
 
 
@@ -260,12 +260,12 @@ def _group_size(collective: HloInstruction) -> int:
     return len(collective.replica_groups.groups()[0])
 
 
-def _moved(instruction: HloInstruction) -> float:
+def _bytes_sent(instruction: HloInstruction) -> float:
     share = _SHARES.get(instruction.opcode)
     return instruction.shape.size_bytes * share(instruction) if share is not None else 0
 
 
-def _memory(instruction: HloInstruction) -> int:
+def _bytes_accessed(instruction: HloInstruction) -> int:
     own = sum(operand.shape.size_bytes for operand in instruction.operands)
     return own if instruction.opcode in ("all-reduce", "scatter") else own + instruction.shape.size_bytes
 

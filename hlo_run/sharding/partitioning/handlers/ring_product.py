@@ -208,13 +208,13 @@ class _Emitter:
                 sides[index] = zero_excess(sides[index].reshard(wanted))
         return sides[0], sides[1]
 
-    def _moved(self, source: str, target: str) -> SingleSharding:
+    def _moved_sharding(self, source: str, target: str) -> SingleSharding:
         found = self.p.moved(source, target)
         assert found is not None, "the plan moves along dimensions that both have"
         return found
 
     def _padded(self, tile: Shape) -> Shape:
-        counts = self._moved(self.own, "output").data_dims
+        counts = self._moved_sharding(self.own, "output").data_dims
         return replace(tile, dims=tuple(-(-size // count) * count for size, count in zip(tile.dims, counts, strict=True)))
 
     def _condition(self, shape: Shape) -> HloComputation:
@@ -287,7 +287,7 @@ class _Emitter:
         source = b.binary("remainder", b.binary("add", counter, self.inside.partition_id), b.constant(p.partitions, "u32"))
         values = [lhs, rhs]
         if plan.kind != "free":
-            sharding = self._moved("output" if plan.kind == "sums" else self.own, self.other)
+            sharding = self._moved_sharding("output" if plan.kind == "sums" else self.own, self.other)
             elsewhere = replace(self.inside, partition_id=source, cache={}, group_caches={}, windows={})
             staying = values[1 - plan.index]
             values[1 - plan.index] = Part(staying, staying.shape, REPLICATED, elsewhere).reshard(sharding).hlo
@@ -295,7 +295,7 @@ class _Emitter:
         product = p.multiply(parts[0], parts[1])
         if not plan.writes:
             return b.binary("add", result, product)
-        sharding = self._moved(self.own, "output")
+        sharding = self._moved_sharding(self.own, "output")
         dims = () if plan.dim is None else (plan.dim,)
         offsets = partition_offsets(b, result.shape, sharding, source, dims)
         return b.add("dynamic-update-slice", result.shape, [result, product, *offsets])

@@ -1,4 +1,4 @@
-"""What `simplify-conditional` leaves alone."""
+"""Conditionals that `simplify-conditional` leaves alone."""
 
 from __future__ import annotations
 
