@@ -6,8 +6,8 @@
 Applies to fusions of kind kCustom whose backend config names another compiler, and to those with an instruction that our
 kernels cannot contain (a sort of values computed in the fusion). A Triton fusion stays if one of our kernels computes it
 without repeated work: the rows emitter, reduces that are the heroes of the reduction emitter, or no reduces. A fusion of one
-collective stays too, as devices run it together. Nested fusions are inlined. XLA has no such pass: Triton or a library compiles
-these fusions.
+collective stays too, as devices run it together. With block-level fusions, all of Triton's stay; one whose configuration has no
+tiles is refused, as by XLA. Nested fusions are inlined. XLA has no such pass: Triton or a library compiles these fusions.
 """
 
 from __future__ import annotations
@@ -16,11 +16,16 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from hlo_run.analysis.block_level.config import block_level_config
+from hlo_run.analysis.block_level.emitter_limits import judge_limits
+from hlo_run.analysis.block_level.tiling import tile_computation
 from hlo_run.analysis.buffers.sliced_products import sliced_product
+from hlo_run.analysis.decision import Decision
 from hlo_run.analysis.executed_computations import executed_computations
 from hlo_run.analysis.fusion_owner import fusion_owner, is_block_level, is_collective_fusion, is_slice_copy, is_triton_fusion
 from hlo_run.analysis.tiling.analyze_fusion import analyze
 from hlo_run.analysis.tiling.sort_steps import takes_sort
+from hlo_run.errors import Unsupported
 from hlo_run.hlo.edit import copy_instruction, remove_uncalled
 from hlo_run.hlo.graph import HloComputation, HloInstruction, HloModule
 from hlo_run.hlo.opcodes.names import Opcode, opcode_set
@@ -58,7 +63,10 @@ class CustomFusionInliner(Struct, frozen=True):
 
 
 def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
-    if is_collective_fusion(fusion) or (ctx.options.block_level_fusions and is_block_level(fusion)):
+    if is_collective_fusion(fusion):
+        return False
+    if ctx.options.block_level_fusions and is_block_level(fusion):
+        _check_tiles(fusion, ctx)
         return False
     if fusion.fused_computation.root.opcode == "sort":
         return not takes_sort(fusion)
@@ -70,6 +78,24 @@ def _is_for_others(fusion: HloInstruction, ctx: PassContext) -> bool:
     if is_triton_fusion(fusion) and not opcodes & _REPEATED:
         return not _is_one_kernel(fusion, ctx)
     return bool(fusion_owner(fusion)) and not is_slice_copy(fusion)
+
+
+def _check_tiles(fusion: HloInstruction, ctx: PassContext) -> None:
+    """Raise Unsupported if the fusion's configuration names tiles that a kernel cannot have."""
+    config = block_level_config(fusion)
+    if config is None or not config.output_tiles:
+        return
+    tiled = tile_computation(fusion.fused_computation)
+    if not isinstance(tiled, Decision):
+        sizes = config.output_tiles[0]
+        if len(sizes) != tiled.space.parallel_rank:
+            raise Unsupported(
+                f"%{fusion.name} has tiles of {len(sizes)} dimensions, but a result of {fusion.shape.rank}", fusion.where
+            )
+        tiled = tiled.at(tiled.space.configured_sizes(sizes))
+    verdict = tiled if isinstance(tiled, Decision) else judge_limits(tiled, ctx.target)
+    if not verdict:
+        raise Unsupported(f"%{fusion.name} cannot have the tiles of its configuration: {verdict.reason}", fusion.where)
 
 
 def _is_one_kernel(fusion: HloInstruction, ctx: PassContext) -> bool:
