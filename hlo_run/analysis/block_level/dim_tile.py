@@ -205,8 +205,8 @@ class TileNumbers:
             case ScaleDim():
                 last = (of.offset + (of.size - 1) * of.stride) // rule.block
                 first = of.offset // rule.block
-                size = self._number(last - first + 1, sizes)
-                return size if isinstance(size, Decision) else DimTile(size, 1, (first, of.upper_bound // rule.block))
+                scales = self._number(last - first + 1, sizes)
+                return scales if isinstance(scales, Decision) else DimTile(scales, 1, (first, of.upper_bound // rule.block))
 
     def _collapsed(self, rule: CollapsedDim, sizes: Sequence[int]) -> DimTile | Decision:
         parts: list[DimTile] = []
