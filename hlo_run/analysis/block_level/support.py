@@ -21,7 +21,8 @@ _WIDE_FLOATS: frozenset[str] = frozenset(("f16", "bf16", "f32", "f64"))
 _DOT_FLOATS = _WIDE_FLOATS | _NARROW_FLOATS
 _SCALED: frozenset[str] = frozenset(("f8e4m3fn", "f4e2m1fn", "f8e5m2", "bf16"))
 _SCALES: frozenset[str] = frozenset(("f8e4m3fn", "f8e5m2", "f8e8m0fnu", "s8"))
-# A tile must lie in one operand of a concatenation. Tiles are powers of two, of which this is the largest that may be chosen.
+# A tile must lie in one operand of a concatenation. Tiles are powers of two, of which this is the largest that may be chosen. The
+# release wants it of the last operand as well.
 _CONCATENATED = 64
 
 _PREDICATES: frozenset[Opcode] = opcode_set("add and compare copy maximum minimum multiply not or select xor clamp")
@@ -129,7 +130,7 @@ def _bitcast(bitcast: HloInstruction) -> Decision:
 
 def _concatenate(concatenate: HloInstruction) -> Decision:
     (dimension,) = concatenate.dimensions
-    if any(operand.shape.dims[dimension] % _CONCATENATED for operand in concatenate.operands[:-1]):
+    if any(operand.shape.dims[dimension] % _CONCATENATED for operand in concatenate.operands):
         return no(f"an operand of the concatenation has no multiple of {_CONCATENATED} elements")
     return YES
 
