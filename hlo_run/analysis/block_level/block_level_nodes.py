@@ -121,7 +121,7 @@ class BlockLevelNodes:
         self._changes[consumer] = self._changes.get(consumer, 0) + 1
 
     def change(self, node: Node) -> None:
-        """Record that a node that is no block-level fusion computes more ops than before."""
+        """Record that a node other than a block-level fusion computes more ops than before."""
         self._changes[node] = self._changes.get(node, 0) + 1
 
     def forget(self, node: Node) -> None:

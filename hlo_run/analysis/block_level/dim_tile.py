@@ -310,7 +310,7 @@ def _judge_collapse(parts: Sequence[DimTile], sizes: tuple[int, ...]) -> Decisio
 
 
 def _judge_expansion(of: DimTile, parts: Sequence[DimTile], sizes: tuple[int, ...]) -> Decision:
-    """Refuse a tile that is no block of the dimensions that a reshape makes of its own."""
+    """Refuse a tile that a reshape does not turn into a block of its new dimensions."""
     if of.stride == 1:
         return _judge_parts(parts, sizes, [], is_collapse=False)
     strides = strides_of(sizes)[:-1]

@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hlo_run.analysis.block_level.config import TritonGemmConfig
+from hlo_run.analysis.block_level.dim_tile import power_of_two
 from hlo_run.analysis.block_level.support import accumulator_type
 from hlo_run.errors import UsageError
 from hlo_run.hlo.graph import HloInstruction
@@ -113,7 +114,7 @@ class ProductTiles(Struct, frozen=True):
         elements = self.target.registers_per_core_limit * _REGISTER_BITS // self.sum_bits
         m = _down(math.isqrt(elements))
         n = _down(elements // m)
-        rows, columns = _up(self.rows), _up(self.columns)
+        rows, columns = power_of_two(self.rows), power_of_two(self.columns)
         if rows < m:
             m, n = rows, min(_down(elements // rows), columns)
         if columns < n:
@@ -196,7 +197,7 @@ class ProductTiles(Struct, frozen=True):
         return 8 * self.target.shared_memory_per_block_optin_bytes // self.sum_bits // (m + n)
 
     def _largest_step(self, m: int, n: int) -> int:
-        return max(self.least_step, min(_up(self.depth), _down(self._shared_elements(m, n))))
+        return max(self.least_step, min(power_of_two(self.depth), _down(self._shared_elements(m, n))))
 
     def _most_stages(self, m: int, n: int, step: int) -> int:
         fitting = max(1, math.ceil(self._shared_elements(m, n) / step))
@@ -206,10 +207,6 @@ class ProductTiles(Struct, frozen=True):
 def _computes(operand: HloInstruction) -> bool:
     """True if an operand comes from an expensive operation."""
     return any(value.opcode in _EXPENSIVE for value in walk([operand], lambda value: value.operands))
-
-
-def _up(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
 
 
 def _down(size: int) -> int:

@@ -16,7 +16,7 @@ from hlo_run.target import TargetSpec
 
 
 def diamond_producer(root: HloInstruction, target: TargetSpec) -> HloInstruction | None:
-    """Return the value that a diamond with this root begins with; None if there is no diamond."""
+    """Return the first value of the diamond that ends at this root; None without a diamond."""
     if not _is_elementwise_binary(root) or not is_supported(root, target):
         return None
     broadcast = _first_above(root.operands[1], "broadcast", target)

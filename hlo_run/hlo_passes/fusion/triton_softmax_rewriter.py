@@ -1,4 +1,4 @@
-"""Make a block-level fusion of each normalisation diamond that is no slower as one kernel.
+"""Make a block-level fusion of each normalisation diamond, unless one kernel would be slower.
 
     m = f32[8,64] broadcast(reduce(x)), dimensions={0}
     s = f32[8,64] subtract(x, m)                         =>   s = f32[8,64] fusion(x), kind=kCustom, "kind":"__triton"

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from hlo_run.hlo.graph import HloInstruction
 from hlo_run.hlo.values.shape import Layout, Shape
+from hlo_run.indexing.reshape import inverse_permutation
 
 # Of each side: the first dimension of the group, and the one behind its last, counted from the minor one.
 Group: TypeAlias = "tuple[tuple[int, int], tuple[int, int]]"
@@ -70,12 +71,12 @@ def broadcast_before_bitcast(broadcast: HloInstruction, operand: Shape) -> Moved
 def bitcast_before_transpose(transpose: HloInstruction, result: Shape) -> Moved | None:
     """Return the shape of the transpose's operand after the bitcast, and the dimensions of the transpose of it."""
     moved = _beyond_transpose(result, transpose.shape, transpose.operands[0].shape, transpose.dimensions)
-    return None if moved is None else Moved(moved.shape, _inverse(moved.dimensions))
+    return None if moved is None else Moved(moved.shape, inverse_permutation(moved.dimensions))
 
 
 def transpose_before_bitcast(transpose: HloInstruction, operand: Shape) -> Moved | None:
     """Return the shape of the transpose of the bitcast's operand, and its dimensions."""
-    return _beyond_transpose(operand, transpose.operands[0].shape, transpose.shape, _inverse(transpose.dimensions))
+    return _beyond_transpose(operand, transpose.operands[0].shape, transpose.shape, inverse_permutation(transpose.dimensions))
 
 
 def _beyond_transpose(near: Shape, same: Shape, far: Shape, dimensions: Sequence[int]) -> Moved | None:
@@ -149,10 +150,6 @@ def _physical(shape: Shape) -> list[int]:
 def _is_run(places: list[int]) -> bool:
     """True for ascending places next to each other."""
     return places == sorted(places) and places[-1] - places[0] < len(places)
-
-
-def _inverse(dimensions: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(dimensions)), key=dimensions.__getitem__))
 
 
 def _shaped(like: Shape, dims: tuple[int, ...], minor_to_major: tuple[int, ...]) -> Shape:
